@@ -1,0 +1,126 @@
+"""The seams of the engine. Implementations are plain classes; nothing inherits from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Any, Protocol
+
+from kvsim.core.accounting import Usage
+from kvsim.core.plan import Copy, StepPlan
+from kvsim.core.request import Request, Sequence
+
+
+class Allocator(Protocol):
+    """Owns every slot of the KV memory; never sees the running set.
+
+    "Does not fit" is an answer (`False`), not an exception; a refused call changes nothing.
+    """
+
+    num_blocks: int
+    """All blocks, a null block included (the watermark is a fraction of these)."""
+    block_size: int
+    """Slots per block, the unit in which memory is handed out."""
+    capacity_slots: int
+    """Slots that requests can use (a null block is not among them)."""
+    usage: Usage
+    """Read by recorders after every `schedule()`; changed only by the methods below."""
+    reserves_ahead: bool
+    """Whether admission takes all memory a request may need, so that it never grows."""
+    live_tokens: Callable[[Sequence], int]
+    """Computed tokens of a sequence before this step; set by the scheduler, read for copies."""
+
+    def never_fits(self, request: Request, final_kv_tokens: int) -> str | None:
+        """Why an empty memory could not serve this request alone, or None. Changes nothing."""
+
+    def admit(self, sequence: Sequence, new_tokens: int, known_tokens: int, keep_free: int) -> bool:
+        """Give a waiting sequence memory for its first `new_tokens` tokens.
+
+        Refuses unless `known_tokens` tokens (0: no such gate) would fit too, and unless
+        `keep_free` blocks stay free. Changes the free memory, `usage` and the sequence's `table`
+        or `extent`.
+        """
+
+    def append(self, sequence: Sequence, computed: int, new_tokens: int) -> bool:
+        """Extend a running sequence that has `computed` tokens by `new_tokens` tokens.
+
+        Changes the free memory, `usage` and the sequence's `table`.
+        """
+
+    def append_bulk(self, sequences: Seq[Sequence]) -> bool:
+        """Give each sequence, in order, the one block its next token needs. All or nothing."""
+
+    def append_period(self) -> int:
+        """Tokens between two single-token appends that need memory; 0 when none ever does."""
+
+    def free_count(self) -> int:
+        """Free blocks."""
+
+    def held_up(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence fits the sum of the free slots but no free extent."""
+
+    def fits_sum(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence's memory is at most the sum of the free slots."""
+
+    def largest_free_extent(self) -> int:
+        """Slots one sequence could take without compaction."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back everything the sequence holds. Changes free memory, `usage`, its table."""
+
+    def take_copies(self) -> list[Copy]:
+        """Moves the device must make before the next step, in order. Forgets them."""
+
+    def dump(self) -> dict[str, Any]:
+        """The full state as plain data, for recordings and maps."""
+
+    def check_integrity(self, sequences: Seq[Sequence]) -> None:
+        """Raise `AssertionError` with both sides of the equation unless every slot is owned once.
+
+        `sequences` are all those that hold memory.
+        """
+
+
+class Scheduler(Protocol):
+    """Owns order, budgets and victims."""
+
+    def refuse(self, request: Request) -> str | None:
+        """Why this request must be rejected at arrival, or None. Changes nothing."""
+
+    def add(self, request: Request) -> Sequence:
+        """Append a request to the waiting queue."""
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Cancel a waiting or running request; its memory is free at once. None if unknown."""
+
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+
+    def schedule(self) -> StepPlan:
+        """Decide the next step. Changes queues and memory as if the step had been computed."""
+
+    def complete(self, plan: StepPlan) -> list[Sequence]:
+        """Book the step's sampled tokens; finished sequences lose their memory and are returned."""
+
+
+class Clock(Protocol):
+    """Says how long a step takes."""
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+
+
+class Recorder(Protocol):
+    """Receives what happened. Times are integer nanoseconds."""
+
+    def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
+        """One engine step, called between `schedule()` and `complete()`, once it has a duration."""
+
+    def idle(self, start_ns: int, duration_ns: int) -> None:
+        """A stretch without steps."""
+
+    def request(self, sequence: Sequence, outcome: str) -> None:
+        """A request reached its end: finished, aborted or unfinished."""
+
+    def rejected(self, request: Request, reason: str) -> None:
+        """A request was rejected at arrival."""

@@ -1,0 +1,147 @@
+"""What every scheduler shares: the waiting queue, refusals, aborts and the look at the head."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvsim.core.calendar import Calendar
+from kvsim.core.plan import StepPlan
+from kvsim.core.protocols import Allocator
+from kvsim.core.request import Request, Sequence, State
+
+
+class QueueScheduler:
+    """A first-come-first-served queue in front of a calendar of running sequences."""
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        on_never_fits: str = "reject",
+    ) -> None:
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs (={max_num_seqs}) must be >= 1")
+        if max_model_len < 2:
+            raise ValueError(f"max_model_len (={max_model_len}) must be >= 2 tokens")
+        if on_never_fits not in ("reject", "block"):
+            raise ValueError(f"on_never_fits (={on_never_fits!r}) must be 'reject' or 'block'")
+        self.allocator = allocator
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.rejects_never_fitting = on_never_fits == "reject"
+        self.waiting: deque[Sequence] = deque()
+        self.calendar = Calendar(allocator.append_period())
+        allocator.live_tokens = self.calendar.computed_tokens
+
+    def refuse(self, request: Request) -> str | None:
+        """Reason for a rejection at arrival, or None.
+
+        `prompt_too_long`: vLLM's front end wants prompt < max_model_len (vllm/SPEC.md section 8).
+        `never_fits: ...`: the request alone could not finish in an empty memory; a real server
+        would block its queue for ever (`on_never_fits: block` reproduces that).
+        """
+        if request.prompt_tokens >= self.max_model_len:
+            return "prompt_too_long"
+        if not self.rejects_never_fitting:
+            return None
+        final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
+        why = self.allocator.never_fits(request, final_tokens - 1)
+        return None if why is None else f"never_fits: {why}"
+
+    def add(self, request: Request) -> Sequence:
+        """Append the request to the queue."""
+        sequence = Sequence(request, self.max_model_len)
+        self.waiting.append(sequence)
+        return sequence
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Cancel between steps; memory is free at once. Looks through everything: rare."""
+        for sequence in self.waiting:
+            if sequence.request.request_id == request_id:
+                self.waiting.remove(sequence)
+                sequence.state = State.ABORTED
+                return sequence
+        for sequence in self.calendar.members.values():
+            if sequence.request.request_id == request_id:
+                self.calendar.drop(sequence, self.calendar.step)
+                self.allocator.release(sequence)
+                sequence.state = State.ABORTED
+                return sequence
+        return None
+
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self.calendar.members or self.waiting)
+
+    def running(self) -> list[Sequence]:
+        """Running sequences in running order."""
+        return list(self.calendar.members.values())
+
+    def num_running(self) -> int:
+        """Running sequences."""
+        return len(self.calendar.members)
+
+    def _begin(self) -> StepPlan:
+        calendar = self.calendar
+        calendar.step += 1
+        return StepPlan(calendar.step, calendar.members)
+
+    def _close(self, plan: StepPlan) -> StepPlan:
+        """Fill the plan's totals and look at the head of the queue."""
+        calendar = self.calendar
+        plan.num_decodes = calendar.num_decodes
+        plan.decode_context_tokens = calendar.decode_tokens
+        plan.live_tokens = calendar.decode_tokens + calendar.prefill_tokens
+        plan.num_running = len(calendar.members)
+        if self.waiting:
+            plan.num_waiting = len(self.waiting)
+            head = self.waiting[0]
+            if not self.allocator.fits_sum(head):
+                plan.head_short_of_memory = True
+            elif self.allocator.reserves_ahead and self.allocator.held_up(head):
+                plan.head_held_up = True
+                head.held_up_by_fragmentation = True
+        if self.allocator.reserves_ahead:
+            plan.copies = self.allocator.take_copies()
+        return plan
+
+    def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
+        """Take back a running sequence's memory and put it at the head of the queue.
+
+        Its tokens are kept and computed again (vllm/SPEC.md section 2c).
+        """
+        victim.was_decoding = victim.state is State.DECODING
+        self.calendar.drop(victim, self.calendar.step - 1)
+        self.allocator.release(victim)
+        if victim.computed > victim.high_water:
+            victim.high_water = victim.computed
+        victim.computed = 0
+        victim.preemptions += 1
+        victim.state = State.WAITING
+        self.waiting.appendleft(victim)
+        plan.preempted.append(victim)
+
+    def _sample_joined(self, plan: StepPlan) -> list[Sequence]:
+        """Book the token that each completed prefill samples; return those it finishes."""
+        last = []
+        for sequence in plan.joined:
+            sequence.tokens += 1
+            if sequence.tokens >= sequence.final_tokens:
+                last.append(sequence)
+            else:
+                self.calendar.join(sequence)
+        return last
+
+    def _finish(self, sequences: list[Sequence], plan: StepPlan) -> list[Sequence]:
+        """Free finished sequences in running order (vllm/SPEC.md section 7)."""
+        if len(sequences) > 1:
+            sequences.sort(key=lambda sequence: sequence.order)
+        for sequence in sequences:
+            self.calendar.drop(sequence, self.calendar.step)
+            self.allocator.release(sequence)
+            sequence.state = State.FINISHED
+        plan.finished = sequences
+        return sequences
+

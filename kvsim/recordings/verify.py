@@ -1,0 +1,123 @@
+"""`kvsim verify`: does kvsim decide what the real scheduler decided?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from kvsim.errors import InputError
+from kvsim.recordings.reader import Recording, read_recording
+from kvsim.recordings.replay import Replay
+
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass
+class Result:
+    """The outcome for one recording; `difference` describes the first row that differs."""
+
+    path: Path
+    outcome: str
+    vllm_version: str = ""
+    rows: int = 0
+    reason: str = ""
+    line: int = 0
+    difference: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Field -> (recorded, replayed); a missing field is None."""
+
+
+@dataclass
+class Report:
+    """All results, in the order of the arguments."""
+
+    results: list[Result] = field(default_factory=list)
+
+    def count(self, outcome: str) -> int:
+        """Recordings with this outcome: passed, failed or skipped."""
+        return sum(result.outcome == outcome for result in self.results)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return self.count("failed") == 0
+
+    def last_line(self) -> str:
+        """The closing line."""
+        passed, failed, skipped = map(self.count, ("passed", "failed", "skipped"))
+        return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def recording_files(arguments: Iterable[Path]) -> list[Path]:
+    """Files in order, each once; a folder stands for its own files, not its subfolders."""
+    files: dict[Path, Path] = {}
+    for argument in arguments:
+        if argument.is_dir():
+            found = sorted(p for p in argument.iterdir() if p.name.endswith(SUFFIXES))
+            if not found:
+                raise InputError(
+                    "the folder holds no recording",
+                    where=str(argument),
+                    fix="Name files, or a folder with *.jsonl or *.jsonl.gz of its own",
+                )
+        elif argument.is_file():
+            found = [argument]
+        else:
+            raise InputError("no such file or folder", where=str(argument), fix="Check the path")
+        for path in found:
+            files.setdefault(path.resolve(), path)
+    return list(files.values())
+
+
+def verify(arguments: Iterable[Path], *, only_supported: bool = False) -> Report:
+    """Replay recordings and compare every row and the totals.
+
+    A recording that needs what kvsim does not simulate fails, or is skipped with
+    `only_supported`.
+    """
+    report = Report()
+    for path in recording_files(arguments):
+        recording = read_recording(path)
+        missing = recording.unsupported()
+        if missing is None:
+            report.results.append(compare(recording))
+            continue
+        outcome = "skipped" if only_supported else "failed"
+        report.results.append(
+            Result(path, outcome, recording.vllm_version, reason=f"not simulated: {missing}")
+        )
+    return report
+
+
+def compare(recording: Recording) -> Result:
+    """Replay one recording up to its first difference."""
+    try:
+        replay = Replay(recording.config, recording.requests)
+    except ValueError as error:
+        raise InputError(
+            str(error), where=f"{recording.path}:1", fix="Correct the config in the header"
+        ) from error
+    result = Result(recording.path, "passed", recording.vllm_version, rows=len(recording.rows))
+    for index, (want, got) in enumerate(zip_longest(recording.rows, replay)):
+        if want != got:
+            result.outcome = "failed"
+            result.line = recording.lines[min(index, len(recording.lines) - 1)]
+            result.reason = f"step {(want or got)['step']} differs"
+            result.difference = differing(want or {}, got or {})
+            return result
+    if replay.totals != recording.totals:
+        result.outcome = "failed"
+        result.reason = "the totals differ"
+        result.difference = differing(recording.totals, replay.totals)
+    return result
+
+
+def differing(want: dict[str, Any], got: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Fields whose values differ, recorded and replayed."""
+    return {
+        name: (want.get(name), got.get(name))
+        for name in [*want, *(name for name in got if name not in want)]
+        if want.get(name) != got.get(name)
+    }
