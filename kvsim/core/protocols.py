@@ -96,6 +96,9 @@ class Scheduler(Protocol):
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
 
+    def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
+        """What waits and what runs, in order, with current `tokens` and `computed`."""
+
     def schedule(self) -> StepPlan:
         """Decide the next step. Changes queues and memory as if the step had been computed."""
 

@@ -75,6 +75,14 @@ class QueueScheduler:
         """Whether anything runs or waits."""
         return bool(self.calendar.members or self.waiting)
 
+    def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
+        """What waits and what runs, in order, with current `tokens` and `computed`."""
+        running = self.running()
+        for sequence in running:
+            sequence.tokens = self.calendar.known_tokens(sequence)
+            sequence.computed = self.calendar.computed_tokens(sequence)
+        return list(self.waiting), running
+
     def running(self) -> list[Sequence]:
         """Running sequences in running order."""
         return list(self.calendar.members.values())

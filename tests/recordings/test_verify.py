@@ -1,0 +1,200 @@
+"""kvsim decides what the real vLLM 0.33.0 decided, row for row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvsim.core.paged import PagedAllocator
+from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.errors import InputError
+from kvsim.recordings import read_recording, verify
+from kvsim.recordings.verify import recording_files
+from tests.core.test_differential import ReferenceReplay
+
+DATA = Path(__file__).parent / "data"
+CACHED = "h4_aborts_apc.jsonl.gz"
+SUPPORTED = sorted(path for path in DATA.glob("*.gz") if path.name != CACHED)
+
+
+def test_every_row_of_the_kept_recordings_is_reproduced() -> None:
+    report = verify(SUPPORTED)
+    assert report.last_line() == f"{len(SUPPORTED)} passed, 0 failed, 0 skipped"
+    assert sum(result.rows for result in report.results) > 3000
+
+
+@pytest.mark.parametrize("path", SUPPORTED, ids=lambda path: path.name)
+def test_the_reference_loop_reproduces_them_too(path: Path) -> None:
+    """So the oracle of the differential test is itself checked against the real scheduler."""
+    recording = read_recording(path)
+    reference = ReferenceReplay(recording.config, recording.requests)
+    rows = {row["step"]: row for row in recording.rows}
+    for step in range(recording.totals["last_step"]):
+        assert reference.row(step) == rows.get(step, {"step": step})
+
+
+def test_all_supported_recordings_of_the_shared_folder_are_reproduced(shared: Path) -> None:
+    golden = shared / "vllm" / "golden"
+    report = verify([golden, golden / "fuzz"], only_supported=True)
+    assert report.ok, [result.path.name for result in report.results if result.outcome == "failed"]
+    assert report.count("passed") == 25
+    assert len(report.results) == 148
+
+
+def test_a_recording_that_needs_the_prefix_cache_fails_unless_only_supported_are_asked() -> None:
+    assert verify([DATA / CACHED]).last_line() == "0 passed, 1 failed, 0 skipped"
+    report = verify([DATA / CACHED], only_supported=True)
+    assert report.last_line() == "0 passed, 0 failed, 1 skipped"
+    assert report.results[0].reason == "not simulated: prefix caching"
+
+
+def test_a_folder_means_its_own_files_and_a_file_named_twice_counts_once(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for name in ("b.jsonl", "a.jsonl", "notes.txt", "inner/c.jsonl"):
+        (tmp_path / name).write_text("")
+    files = recording_files([tmp_path, tmp_path / "a.jsonl", inner / ".." / "b.jsonl"])
+    assert [path.name for path in files] == ["a.jsonl", "b.jsonl"]
+
+
+def changed(tmp_path: Path, name: str, change: Any) -> Path:
+    lines = [json.loads(line) for line in gzip.open(DATA / name, "rt")]
+    change(lines)
+    path = tmp_path / "changed.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def test_the_first_differing_row_is_reported_with_both_sides_and_its_line(tmp_path: Path) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        rows = [line for line in lines if "step" in line]
+        rows[7]["free"] += 1
+        rows[9]["free"] += 1
+
+    path = changed(tmp_path, "h1_max_model_len.jsonl.gz", change)
+    (result,) = verify([path]).results
+    row = json.loads(path.read_text().splitlines()[result.line - 1])
+    assert result.outcome == "failed"
+    assert result.reason == f"step {row['step']} differs"
+    assert result.difference == {"free": (row["free"], row["free"] - 1)}
+
+
+def test_wrong_totals_fail_although_every_row_agrees(tmp_path: Path) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines[-1]["end"]["preemptions"] += 1
+
+    (result,) = verify([changed(tmp_path, "h1_max_model_len.jsonl.gz", change)]).results
+    assert (result.outcome, result.difference) == ("failed", {"preemptions": (1, 0)})
+
+
+def test_a_missing_last_row_fails(tmp_path: Path) -> None:
+    path = changed(tmp_path, "h1_max_model_len.jsonl.gz", lambda lines: lines.pop(-2))
+    assert verify([path]).results[0].outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("patch", "value"),
+    [
+        ("max_num_batched_tokens", 127),
+        ("long_prefill_token_threshold", 99),
+        ("watermark", 0.2),
+        ("max_num_seqs", 3),
+    ],
+)
+def test_a_scheduler_with_another_setting_is_told_apart(
+    tmp_path: Path, patch: str, value: float
+) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines[0]["header"]["config"][patch] = value
+
+    name = "e2_long_prefill_threshold" if "threshold" in patch else "b2_tight_no_full_isl"
+    assert not verify([changed(tmp_path, f"{name}.jsonl.gz", change)]).ok
+
+
+@pytest.mark.parametrize("mutation", ["victim order", "free order", "gate", "watermark when idle"])
+def test_breaking_a_rule_of_the_specification_fails_a_recording(
+    mutation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mutation == "victim order":
+        preempt = VllmScheduler._preempt
+
+        def to_the_back(self: VllmScheduler, victim: Any, plan: Any) -> None:
+            preempt(self, victim, plan)
+            self.waiting.rotate(-1)
+
+        monkeypatch.setattr(VllmScheduler, "_preempt", to_the_back)
+    elif mutation == "free order":
+        release = PagedAllocator.release
+
+        def forwards(self: PagedAllocator, sequence: Any) -> None:
+            sequence.table.reverse()
+            release(self, sequence)
+
+        monkeypatch.setattr(PagedAllocator, "release", forwards)
+    else:
+        admit = PagedAllocator.admit
+
+        def other(self: PagedAllocator, sequence: Any, new: int, known: int, keep: int) -> bool:
+            if mutation == "gate":
+                return admit(self, sequence, new, new, keep)
+            return admit(self, sequence, new, known, keep or 24)
+
+        monkeypatch.setattr(PagedAllocator, "admit", other)
+    assert not verify(SUPPORTED).ok
+
+
+BAD_FILES = {
+    "empty": ("", "empty"),
+    "not JSON": ("{]", "not JSON"),
+    "a list": ("[]", "not a JSON object"),
+    "no header": ('{"step": 1}', "header is not a JSON object"),
+    "other format": ('{"header": {"format": 2}}', "format 2 is not 1"),
+    "config lacks a flag": ('{"header": {"format": 1, "config": {}}}', "config.num_gpu_blocks"),
+    "deeply nested": ("[" * 100_000, "not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_malformed_recording_is_an_error_with_file_line_and_way_out(
+    case: str, tmp_path: Path
+) -> None:
+    text, expected = BAD_FILES[case]
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_recording(path)
+    assert str(path) in str(caught.value)
+    assert expected in str(caught.value)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("id", value) for value in (None, -1, 1.5, True, [])),
+        *(
+            (field, value)
+            for field in ("prompt_tokens", "output_tokens", "arrival_step")
+            for value in (None, -1, "7", 1.5, True, [])
+        ),
+    ],
+)
+def test_a_malformed_request_names_its_field_and_line(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    path = changed(
+        tmp_path, "h1_max_model_len.jsonl.gz", lambda lines: lines[3]["req"].update({field: value})
+    )
+    with pytest.raises(InputError, match=rf"changed.jsonl:4: req.{field} must be"):
+        read_recording(path)
+
+
+def test_a_truncated_gzip_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes((DATA / "h1_max_model_len.jsonl.gz").read_bytes()[:3000])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_recording(path)

@@ -1,0 +1,84 @@
+"""What the engine does with requests that cannot run, ties, and limited clients."""
+
+from __future__ import annotations
+
+from kvsim.core.paged import PagedAllocator
+from kvsim.core.request import Request
+from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.sim import RunEnd, run_replica
+from tests.sim.test_closed_forms import STEP_NS, Fixed, Integrals
+
+
+def vllm(allocator: PagedAllocator, **changes: object) -> VllmScheduler:
+    settings: dict[str, object] = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 128,
+        "max_model_len": 1024,
+    }
+    return VllmScheduler(allocator, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def run(scheduler: VllmScheduler, requests: list[Request], **options: int) -> tuple[Integrals, RunEnd]:
+    recorder = Integrals()
+    end = run_replica(requests, scheduler, Fixed(), recorder, **options)
+    return recorder, end
+
+
+def test_a_request_that_can_never_fit_is_rejected_at_arrival_with_its_reason() -> None:
+    requests = [Request("whale", 0, 900, 5), Request("small", 0, 20, 3)]
+    recorder, end = run(vllm(PagedAllocator(40, 16)), requests)
+    assert [(r.request_id, why) for r, why in recorder.refused] == [
+        ("whale", "never_fits: needs 57 blocks of 16, the pool has 39")
+    ]
+    assert [s.request.request_id for s, _ in recorder.ended] == ["small"]
+    assert end.stuck is None
+
+
+def test_a_prompt_as_long_as_the_model_allows_is_refused() -> None:
+    recorder, _ = run(vllm(PagedAllocator(400, 16)), [Request("a", 0, 1024, 1)])
+    assert [why for _, why in recorder.refused] == ["prompt_too_long"]
+
+
+def test_a_blocked_queue_ends_the_run_with_a_report_instead_of_spinning() -> None:
+    requests = [Request("whale", 0, 900, 5), Request("small", 0, 20, 3)]
+    recorder, end = run(vllm(PagedAllocator(40, 16), on_never_fits="block"), requests)
+    assert end.stuck is not None
+    assert (end.stuck.head_request_id, end.stuck.waiting, end.steps) == ("whale", 2, 0)
+    assert [outcome for _, outcome in recorder.ended] == ["unfinished", "unfinished"]
+
+
+def test_a_lone_request_that_recomputes_for_ever_is_reported_as_stuck() -> None:
+    """Without the full-sequence gate it is admitted chunk by chunk, and evicts itself again."""
+    scheduler = vllm(PagedAllocator(33, 16), on_never_fits="block", reserve_full_isl=False)
+    recorder, end = run(scheduler, [Request("a", 0, 500, 300)])
+    assert end.stuck is not None
+    assert "only recomputed" in end.stuck.reason
+    assert [outcome for _, outcome in recorder.ended] == ["unfinished"]
+
+
+def test_an_arrival_at_the_instant_a_step_ends_is_seen_by_the_next_step() -> None:
+    requests = [Request("a", 0, 10, 5), Request("b", 2 * STEP_NS, 10, 1)]
+    recorder, _ = run(vllm(PagedAllocator(40, 16)), requests)
+    scheduled = {s.request.request_id: s.first_scheduled_ns for s, _ in recorder.ended}
+    assert scheduled == {"a": 0, "b": 2 * STEP_NS}
+
+
+def test_idle_time_between_requests_is_reported() -> None:
+    requests = [Request("a", 0, 10, 2), Request("b", 10 * STEP_NS, 10, 1)]
+    recorder, end = run(vllm(PagedAllocator(40, 16)), requests)
+    assert recorder.idle_ns == 8 * STEP_NS
+    assert end.duration_ns == 11 * STEP_NS
+
+
+def test_limited_clients_send_the_next_request_when_one_leaves_and_it_arrives_then() -> None:
+    requests = [Request(f"r{i}", 0, 10, 3) for i in range(5)]
+    recorder, end = run(vllm(PagedAllocator(40, 16)), requests, max_concurrency=2)
+    assert recorder.max_batch == 2
+    assert [s.arrived_ns // STEP_NS for s, _ in recorder.ended] == [0, 0, 3, 3, 6]
+    assert end.duration_ns == 9 * STEP_NS
+
+
+def test_a_rejected_request_makes_room_for_the_next_client() -> None:
+    requests = [Request("whale", 0, 900, 5), Request("small", 0, 20, 3)]
+    recorder, _ = run(vllm(PagedAllocator(40, 16)), requests, max_concurrency=1)
+    assert [s.request.request_id for s, _ in recorder.ended] == ["small"]
