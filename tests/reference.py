@@ -43,7 +43,8 @@ class ReferenceLoop:
         self.free = deque(range(1, config["num_gpu_blocks"]))
         self.waiting: deque[RefRequest] = deque()
         self.running: list[RefRequest] = []
-        self.row: dict[str, Any] = {}
+        self.left = self.cap = 0
+        self.describe_rows = True
         self.scheduled: list[tuple[RefRequest, int]] = []
 
     def add(self, request: RefRequest) -> bool:
@@ -74,64 +75,18 @@ class ReferenceLoop:
             request.table.append(self.free.popleft())
 
     def schedule(self) -> dict[str, Any]:
-        budget = self.budget
+        self.left = self.budget
         count = len(self.running) + len(self.waiting)
-        threshold = self.threshold if count > 1 else 0
-        scheduled: list[tuple[RefRequest, int]] = []
-        preempted: list[str] = []
-        admitted: list[list[Any]] = []
-        index = 0
-        while index < len(self.running) and budget > 0:
-            request = self.running[index]
-            tokens = request.known - request.computed
-            if threshold > 0:
-                tokens = min(tokens, threshold)
-            tokens = min(tokens, budget, self.max_model_len - request.computed - 1)
-            if tokens == 0:
-                index += 1
-                continue
-            fits = True
-            while self.need(request, request.computed + tokens) > len(self.free):
-                victim = self.running.pop()
-                self.free_blocks(victim)
-                victim.computed = 0
-                self.waiting.appendleft(victim)
-                preempted.append(victim.request_id)
-                if victim is request:
-                    fits = False
-                    break
-            if not fits:
-                break
-            self.allocate(request, request.computed + tokens)
-            scheduled.append((request, tokens))
-            budget -= tokens
-            index += 1
-        while not preempted and budget > 0 and self.waiting:
-            if len(self.running) >= self.max_num_seqs:
-                break
-            request = self.waiting[0]
-            tokens = request.known
-            if threshold > 0:
-                tokens = min(tokens, threshold)
-            if not self.chunked and tokens > budget:
-                break
-            tokens = min(tokens, budget)
-            watermark = self.watermark if self.running else 0
-            gate = request.known if self.full_isl else tokens
-            if self.need(request, max(gate, tokens)) + watermark > len(self.free):
-                break
-            self.waiting.popleft()
-            self.allocate(request, tokens)
-            self.running.append(request)
-            admitted.append([request.request_id, 0, "resumed" if request.admissions else "new"])
-            request.admissions += 1
-            scheduled.append((request, tokens))
-            budget -= tokens
-        for request, tokens in scheduled:
+        self.cap = self.threshold if self.threshold and count > 1 else self.max_model_len
+        self.scheduled = []
+        preempted = self.serve_running()
+        admitted = [] if preempted else self.serve_waiting()
+        for request, tokens in self.scheduled:
             request.computed += tokens
-        self.scheduled = scheduled
+        if not self.describe_rows:
+            return {}
         row: dict[str, Any] = {
-            "sched": [[request.request_id, tokens] for request, tokens in scheduled],
+            "sched": [[request.request_id, tokens] for request, tokens in self.scheduled],
             "waiting": len(self.waiting),
             "free": len(self.free),
             "running": [request.request_id for request in self.running],
@@ -147,6 +102,50 @@ class ReferenceLoop:
         if admitted:
             row["admitted"] = admitted
         return row
+
+    def serve_running(self) -> list[str]:
+        preempted: list[str] = []
+        index = 0
+        while index < len(self.running) and self.left > 0:
+            request = self.running[index]
+            index += 1
+            tokens = min(request.known - request.computed, self.cap, self.left)
+            tokens = min(tokens, self.max_model_len - request.computed - 1)
+            if tokens == 0:
+                continue
+            while self.need(request, request.computed + tokens) > len(self.free):
+                victim = self.running.pop()
+                self.free_blocks(victim)
+                victim.computed = 0
+                self.waiting.appendleft(victim)
+                preempted.append(victim.request_id)
+                if victim is request:
+                    return preempted
+            self.allocate(request, request.computed + tokens)
+            self.scheduled.append((request, tokens))
+            self.left -= tokens
+        return preempted
+
+    def serve_waiting(self) -> list[list[Any]]:
+        admitted: list[list[Any]] = []
+        while self.left > 0 and self.waiting and len(self.running) < self.max_num_seqs:
+            request = self.waiting[0]
+            tokens = min(request.known, self.cap)
+            if not self.chunked and tokens > self.left:
+                break
+            tokens = min(tokens, self.left)
+            watermark = self.watermark if self.running else 0
+            gate = request.known if self.full_isl else tokens
+            if self.need(request, gate) + watermark > len(self.free):
+                break
+            self.waiting.popleft()
+            self.allocate(request, tokens)
+            self.running.append(request)
+            admitted.append([request.request_id, 0, "resumed" if request.admissions else "new"])
+            request.admissions += 1
+            self.scheduled.append((request, tokens))
+            self.left -= tokens
+        return admitted
 
     def complete(self) -> list[str]:
         finished = []

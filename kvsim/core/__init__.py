@@ -1,0 +1,1 @@
+"""Pure logic: allocators, schedulers and accounting. Standard library only."""

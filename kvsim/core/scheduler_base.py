@@ -152,4 +152,3 @@ class QueueScheduler:
             sequence.state = State.FINISHED
         plan.finished = sequences
         return sequences
-

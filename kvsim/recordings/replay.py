@@ -114,9 +114,7 @@ class Replay:
         row["free_end"] = self.allocator.free_count()
 
 
-def describe(
-    plan: StepPlan, scheduler: VllmScheduler, allocator: PagedAllocator
-) -> dict[str, Any]:
+def describe(plan: StepPlan, scheduler: VllmScheduler, allocator: PagedAllocator) -> dict[str, Any]:
     """One row as recorded after `schedule()`."""
     running = scheduler.running()
     row: dict[str, Any] = {

@@ -68,13 +68,18 @@ class Replica:
         self._step_end_ns = 0
         self._barren_steps = 0
 
+    @property
+    def now_ns(self) -> int:
+        """Simulated time; the environment is only ever advanced by whole nanoseconds."""
+        return int(self.env.now)
+
     def submit(self, requests: Iterable[Request]) -> None:
         """Take requests that arrive now."""
         rejected = 0
         for request in requests:
             reason = self.scheduler.refuse(request)
             if reason is None:
-                self.scheduler.add(request).arrived_ns = self.env.now
+                self.scheduler.add(request).arrived_ns = self.now_ns
             else:
                 self.recorder.rejected(request, reason)
                 rejected += 1
@@ -120,14 +125,14 @@ class Replica:
                 return
 
     def _sleep(self) -> Generator[Event, Any, None]:
-        start_ns = self.env.now
+        start_ns = self.now_ns
         self._wake = self.env.event()
         yield self._wake
-        if self.env.now > start_ns:
-            self.recorder.idle(start_ns, self.env.now - start_ns)
+        if self.now_ns > start_ns:
+            self.recorder.idle(start_ns, self.now_ns - start_ns)
 
     def _begin(self, plan: StepPlan, duration_ns: int) -> None:
-        start_ns = self.env.now
+        start_ns = self.now_ns
         for sequence in plan.preempted:
             if sequence.was_decoding:
                 sequence.last_token_ns = self._step_end_ns
@@ -142,7 +147,7 @@ class Replica:
         self.recorder.step(plan, start_ns, duration_ns)
 
     def _end(self, plan: StepPlan) -> None:
-        now_ns = self.env.now
+        now_ns = self.now_ns
         self._step_end_ns = now_ns
         finished = self.scheduler.complete(plan)
         for sequence in plan.joined:

@@ -152,15 +152,13 @@ def test_static_batch_wastes_the_token_steps_behind_each_shorter_member() -> Non
     batches = [requests[start : start + 8] for start in range(0, 24, 8)]
     longest = [max(r.output_tokens for r in batch) for batch in batches]
     assert recorder.padded == sum(
-        most - r.output_tokens
-        for batch, most in zip(batches, longest, strict=True)
-        for r in batch
+        most - r.output_tokens for batch, most in zip(batches, longest, strict=True) for r in batch
     )
     assert recorder.steps == sum(longest)
 
 
 def test_capacity_bound_of_a_saturated_paged_pool() -> None:
-    """Closed form 8: throughput lambda <= u*N / (T*E[S]), with the utilization u that was reached."""
+    """Closed form 8: throughput lambda <= u*N / (T*E[S]), at the utilization u reached."""
     requests = [r._replace(arrival_ns=0) for r in lengths(600, rate=1)]
     allocator = PagedAllocator(200, 16, null_block=False)
     recorder = Integrals()

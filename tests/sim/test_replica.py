@@ -18,7 +18,9 @@ def vllm(allocator: PagedAllocator, **changes: object) -> VllmScheduler:
     return VllmScheduler(allocator, **{**settings, **changes})  # type: ignore[arg-type]
 
 
-def run(scheduler: VllmScheduler, requests: list[Request], **options: int) -> tuple[Integrals, RunEnd]:
+def run(
+    scheduler: VllmScheduler, requests: list[Request], **options: int
+) -> tuple[Integrals, RunEnd]:
     recorder = Integrals()
     end = run_replica(requests, scheduler, Fixed(), recorder, **options)
     return recorder, end
