@@ -1,0 +1,28 @@
+# Every target makes the environment first: .venv, rebuilt when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+
+.PHONY: demo test lint bench env
+
+demo: env
+	$(BIN)/kvsim run quickstart
+
+test: lint
+	$(BIN)/python -m pytest -q -n auto
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: env
+	@set -e; for script in benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+env: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

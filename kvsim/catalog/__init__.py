@@ -1,0 +1,47 @@
+"""Models and GPUs as data with a source for every number, and the memory budget."""
+
+from kvsim.catalog.budget import Budget, Term, compute_budget
+from kvsim.catalog.config import model_from_config
+from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
+from kvsim.catalog.gpu import GIB, Engine, Gpu
+from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.model import GqaAttention, LayerGroup, MlaAttention, Model, Moe
+from kvsim.catalog.registry import (
+    get_engine,
+    get_gpu,
+    get_model,
+    list_engines,
+    list_gpus,
+    list_models,
+)
+from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
+
+__all__ = [
+    "GIB",
+    "Budget",
+    "Engine",
+    "Fact",
+    "Gpu",
+    "GqaAttention",
+    "LayerGroup",
+    "MlaAttention",
+    "Model",
+    "Moe",
+    "Term",
+    "active_parameters",
+    "compute_budget",
+    "explain_budget",
+    "explain_gpu",
+    "explain_model",
+    "get_engine",
+    "get_gpu",
+    "get_model",
+    "kv_bytes_per_token",
+    "list_engines",
+    "list_gpus",
+    "list_models",
+    "model_from_config",
+    "naive_kv_bytes_per_token",
+    "parameters",
+    "weight_bytes",
+]

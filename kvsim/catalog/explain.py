@@ -1,0 +1,189 @@
+"""Where every number of a model, a GPU or a budget comes from, as rows for a table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kvsim.catalog.budget import Budget
+from kvsim.catalog.gpu import GIB, Gpu
+from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.model import Attention, GqaAttention, Model, Moe
+from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
+
+
+class Fact(NamedTuple):
+    """One explained number."""
+
+    name: str
+    value: int | float | str
+    unit: str
+    source: str
+    """A formula, a document, or both."""
+
+
+def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -> list[Fact]:
+    """Shape, parameters, weights and KV bytes of a model."""
+    config = model.source
+    mla = model.attention.kind == "mla"
+    groups = "" if len(model.groups) == 1 else f" (first of {len(model.groups)} groups)"
+    published = f"; published: {model.published_size} ({model.published_size_source})"
+    kv_formula = (
+        "layers * (kv_lora_rank + qk_rope_head_dim) * bytes, not divided by tp"
+        if mla
+        else "layers * max(1, kv_heads / tp) * 2 * head_dim * bytes"
+    )
+    facts = [
+        Fact("layers", model.layers, "layers", f"{config}: num_hidden_layers"),
+        Fact("hidden", model.hidden, "elements", f"{config}: hidden_size"),
+        *_attention_facts(model.attention, config, groups),
+        Fact("intermediate", model.intermediate, "elements", f"{config}: intermediate size"),
+        Fact("vocab", model.vocab, "tokens", f"{config}: vocab_size"),
+        Fact("max_position", model.max_position, "tokens", f"{config}: max_position_embeddings"),
+        Fact("tied_embeddings", str(model.tied_embeddings), "", f"{config}: tie_word_embeddings"),
+        Fact("weight_dtype", model.weight_dtype, "", f"{config}: torch_dtype, quantization_config"),
+    ]
+    if model.moe is not None:
+        facts += _moe_facts(model.moe, config)
+        facts.append(
+            Fact("active_parameters", active_parameters(model), "parameters", "per token, by shape")
+        )
+    facts += [
+        Fact("parameters", parameters(model), "parameters", f"by shape{published}"),
+        Fact("weights", weight_bytes(model, tp=tp), "bytes/GPU", f"by shape, tp {tp}"),
+        Fact(
+            "kv_bytes_per_token",
+            kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes),
+            "bytes/token/GPU",
+            f"{kv_formula}, tp {tp}",
+        ),
+        Fact(
+            "naive_kv_bytes_per_token",
+            naive_kv_bytes_per_token(model, kv_dtype_bytes=kv_dtype_bytes),
+            "bytes/token",
+            "2 * layers * heads * head_dim * bytes: charges every query head; often quoted, wrong",
+        ),
+    ]
+    return facts
+
+
+def _attention_facts(attention: Attention, config: str, groups: str) -> list[Fact]:
+    facts = [
+        Fact("attention", f"{attention.kind}{groups}", "", config),
+        Fact("heads", attention.heads, "heads", f"{config}: num_attention_heads"),
+    ]
+    if isinstance(attention, GqaAttention):
+        return [
+            *facts,
+            Fact("kv_heads", attention.kv_heads, "heads", f"{config}: num_key_value_heads"),
+            Fact(
+                "head_dim",
+                attention.head_dim,
+                "elements",
+                f"{config}: head_dim, else hidden_size / num_attention_heads",
+            ),
+        ]
+    names = (
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+    )
+    return [
+        *facts,
+        *(Fact(name, getattr(attention, name), "elements", f"{config}: {name}") for name in names),
+    ]
+
+
+def _moe_facts(moe: Moe, config: str) -> list[Fact]:
+    return [
+        Fact("experts", moe.experts, "experts", f"{config}: number of routed experts"),
+        Fact("experts_per_token", moe.experts_per_token, "experts", f"{config}: per token"),
+        Fact("shared_experts", moe.shared_experts, "experts", f"{config}: n_shared_experts"),
+        Fact("expert_intermediate", moe.intermediate, "elements", f"{config}: per expert"),
+        Fact("dense_layers", moe.dense_layers, "layers", f"{config}: first_k_dense_replace"),
+    ]
+
+
+def explain_gpu(gpu: Gpu) -> list[Fact]:
+    """Datasheet, reported memory, and every fitted constant of the calibrated clock."""
+    sheet = gpu.datasheet_source
+    facts = [
+        Fact("full_name", gpu.full_name, "", sheet),
+        Fact("memory", gpu.memory_bytes, "bytes", sheet),
+        Fact(
+            "reported_memory",
+            round(gpu.reported_bytes / GIB, 3),
+            "GiB",
+            f"middle of {gpu.reported_gib_low:g}..{gpu.reported_gib_high:g}; {gpu.reported_source}",
+        ),
+        Fact("memory_bw", gpu.memory_bw, "B/s", sheet),
+        *(Fact(f"flops.{dtype}", value, "FLOP/s", sheet) for dtype, value in gpu.flops.items()),
+        Fact("link_bw", gpu.link_bw, "B/s", sheet),
+        Fact("pcie_bw", gpu.pcie_bw, "B/s", sheet),
+        Fact("measured", str(gpu.measured), "", gpu.fit_source),
+    ]
+    return facts + _fit_facts(gpu)
+
+
+def _fit_facts(gpu: Gpu) -> list[Fact]:
+    fit = gpu.fit
+    groups: list[tuple[str, object]] = [
+        *((f"gemm.{key}", value) for key, value in fit.gemm.items()),
+        *((f"attn_decode.{key}", value) for key, value in fit.attn_decode.items()),
+        ("attn_prefill.bf16", fit.attn_prefill),
+        *((f"moe.{key}", value) for key, value in fit.moe.items()),
+        *((f"allreduce.{tp}", value) for tp, value in fit.allreduce.items()),
+        ("small", fit.small),
+    ]
+    facts = []
+    for operator, constants in groups:
+        for field in constants.__slots__:  # type: ignore[attr-defined]
+            value = getattr(constants, field)
+            facts.append(
+                Fact(f"{operator}.{field}", value, _unit(field), _fit_source(gpu, operator))
+            )
+    facts.append(Fact("mixed_kappa", fit.mixed_kappa, "", "class value"))
+    return facts
+
+
+def _unit(field: str) -> str:
+    if field.endswith("_s"):
+        return "s"
+    return {"bus_bw": "B/s", "fill_rows": "rows", "pad_rows": "rows"}.get(field, "")
+
+
+def _fit_source(gpu: Gpu, operator: str) -> str:
+    kind, _, rest = operator.partition(".")
+    error = gpu.operator_error_percent.get("attn_prefill" if kind == "attn_prefill" else operator)
+    if kind == "allreduce":
+        error = gpu.operator_error_percent.get(kind, {}).get(rest)
+    if error:
+        return f"fitted here; error median {error['median']} %, p90 {error['p90']} %"
+    if kind == "small":
+        return "class value"
+    assumed = gpu.assumed_error_percent or 40
+    return f"class default, {assumed} % assumed"
+
+
+def explain_budget(budget: Budget) -> list[Fact]:
+    """The terms of a budget with their 80 % intervals, then the blocks."""
+    facts = []
+    for term in budget.terms():
+        exact = term.low == term.high
+        interval = "" if exact else f" [{term.low / GIB:.2f}..{term.high / GIB:.2f} GiB, 80 %]"
+        facts.append(
+            Fact(term.name, term.bytes, "bytes", f"{term.formula}{interval}; {term.source}")
+        )
+    facts.append(
+        Fact("block_bytes", budget.block_bytes, "bytes", "block_size * kv_bytes_per_token")
+    )
+    facts.append(
+        Fact(
+            "num_blocks",
+            budget.num_blocks,
+            "blocks",
+            f"kv_pool // block_bytes [{budget.num_blocks_low}..{budget.num_blocks_high}, 80 %]",
+        )
+    )
+    return facts

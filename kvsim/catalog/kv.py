@@ -1,0 +1,41 @@
+"""KV bytes per token."""
+
+from __future__ import annotations
+
+from kvsim.catalog.model import Model
+from kvsim.errors import InputError
+
+KV_DTYPE_BYTES = (1, 2, 4)
+
+
+def kv_bytes_per_token(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -> int:
+    """Bytes one token occupies in the KV cache of one GPU, summed over the layers.
+
+    Grouped KV heads: `layers * max(1, kv_heads / tp) * (d_k + d_v) * bytes`; heads are replicated
+    when there are fewer than tp. Latent attention: `layers * (kv_lora_rank + qk_rope_head_dim) *
+    bytes`, not divided by tp. `kv_dtype_bytes` (1, 2 or 4) defaults to the model's own.
+    """
+    size = _element_bytes(model, kv_dtype_bytes)
+    return sum(group.layers * group.attention.kv_elements(tp) for group in model.groups) * size
+
+
+def naive_kv_bytes_per_token(model: Model, *, kv_dtype_bytes: int | None = None) -> int:
+    """The often quoted figure that charges every query head: `4 * layers * heads * d` at 16 bits.
+
+    It ignores grouped KV heads, latent attention and tensor parallelism. Shown beside the real
+    figure because published estimates use it.
+    """
+    size = _element_bytes(model, kv_dtype_bytes)
+    return sum(group.layers * group.attention.naive_kv_elements() for group in model.groups) * size
+
+
+def _element_bytes(model: Model, kv_dtype_bytes: int | None) -> int:
+    if kv_dtype_bytes is None:
+        return model.kv_dtype_bytes
+    if kv_dtype_bytes not in KV_DTYPE_BYTES:
+        raise InputError(
+            f"kv_dtype_bytes must be 1, 2 or 4, got {kv_dtype_bytes!r}",
+            where="kv_dtype_bytes",
+            fix="1 is fp8, 2 is bf16 or fp16",
+        )
+    return kv_dtype_bytes

@@ -1,0 +1,207 @@
+"""Calibrated clock: operator costs fitted to measurements of the GPU, summed over a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvsim.catalog.explain import Fact
+from kvsim.catalog.gpu import Engine, Gpu
+from kvsim.catalog.kv import kv_bytes_per_token
+from kvsim.catalog.model import Model
+from kvsim.catalog.registry import get_engine
+from kvsim.core.plan import StepPlan
+from kvsim.cost import runs
+from kvsim.cost.given import check_seconds
+from kvsim.cost.operators import moe_precision, precision
+from kvsim.cost.shapes import (
+    AttentionSum,
+    GemmSum,
+    Head,
+    MoeSum,
+    allreduces,
+    sampling,
+    small_kernels,
+)
+
+CACHED_SIZES = 1 << 14
+DENSE_ERROR, LOW_PRECISION_OR_MOE_ERROR, CLASS_DEFAULT_ERROR = 0.15, 0.30, 0.40
+
+
+class CalibratedClock:
+    """Step time from fitted operator costs. With M tokens in n decodes and the chunks of a step:
+
+    `T = host_s + host_row_s * rows + matrix products(M) + experts(M) + attention + small
+    kernels(M) + all-reduces(M) + head(rows) + sampling(rows)`, rows = n + number of chunks.
+    A decode-only step is affine in S, the sum of the contexts. An empty step takes `host_s`.
+
+    `engine` is a name of the catalogue or an `Engine` with host times of your own calibration,
+    which beats the catalogue's. `InputError` when tp does not divide the heads or has no
+    all-reduce constants on this GPU.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        gpu: Gpu,
+        *,
+        tp: int = 1,
+        engine: Engine | str = "none",
+        kv_dtype_bytes: int | None = None,
+    ) -> None:
+        host = get_engine(engine) if isinstance(engine, str) else engine
+        check_seconds(host_s=host.host_s, host_row_s=host.host_row_s)
+        kv_bytes = kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+        element = kv_dtype_bytes or model.kv_dtype_bytes
+        self._host_s, self._host_row_s = host.host_s, host.host_row_s
+        self._by_token: list[tuple[str, Callable[[int], float]]] = [
+            ("gemm", GemmSum(model, gpu, tp).seconds),
+            ("moe", MoeSum(model, gpu, tp).seconds),
+            ("small", small_kernels(model, gpu, tp).seconds),
+            ("allreduce", allreduces(model, gpu, tp).seconds),
+        ]
+        self._by_row: list[tuple[str, Callable[[int], float]]] = [
+            ("lm_head", Head(model, gpu, tp).seconds),
+            ("sampling", sampling(model, gpu).seconds),
+        ]
+        self._attention = [AttentionSum(group, gpu, tp, element) for group in model.groups]
+        self._context_s = sum(group.decode_context_s for group in self._attention)
+        self._copy_s = 2 * kv_bytes / (gpu.fit.small.eta_bw * gpu.memory_bw)
+        self._decode: dict[int, float] = {}
+        self._tokens: dict[int, float] = {}
+        self._rows: dict[int, float] = {}
+        needed = _operators(model, gpu, tp, element)
+        self.relative_error: float | None = _relative_error(needed, gpu)
+        self.note = _note(gpu, host, needed, self.relative_error)
+        self._facts = _facts(model, gpu, host, tp, kv_bytes)
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+        rows = plan.num_decodes + plan.padded_decodes
+        if plan.chunks or plan.copies:
+            return self._general(plan, rows)
+        constant = self._decode.get(rows)
+        if constant is None:
+            constant = self._decode_constant(rows)
+        return constant + self._context_s * plan.decode_context_tokens
+
+    def run_seconds(self, plan: StepPlan, steps: int) -> float:
+        """Seconds of `steps` decode steps, the first of which is `plan`."""
+        rows = runs.rows_of(plan)
+        piece = (self._decode_constant(rows), self._context_s)
+        return runs.run_seconds([piece], rows, plan.decode_context_tokens, steps)
+
+    def steps_within(self, plan: StepPlan, seconds: float) -> int:
+        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
+        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
+
+    def breakdown(self, plan: StepPlan) -> dict[str, float]:
+        """The terms of `step_seconds` by name."""
+        decodes = plan.num_decodes + plan.padded_decodes
+        rows = decodes + len(plan.chunks)
+        tokens = decodes + sum(chunk.new_tokens for chunk in plan.chunks)
+        terms = {"host": self._host_s + self._host_row_s * rows}
+        if tokens:
+            terms |= {name: seconds(tokens) for name, seconds in self._by_token}
+            terms["attention"] = self._attention_s(plan, decodes)
+            terms |= {name: seconds(rows) for name, seconds in self._by_row}
+        terms["copies"] = self._copy_s * sum(copy.tokens for copy in plan.copies)
+        return terms
+
+    def explain(self) -> list[Fact]:
+        """The constants and where they come from."""
+        return list(self._facts)
+
+    def _general(self, plan: StepPlan, decodes: int) -> float:
+        chunks = plan.chunks
+        rows = decodes + len(chunks)
+        tokens = decodes
+        for chunk in chunks:
+            tokens += chunk[0]
+        seconds = self._copy_s * sum(copy.tokens for copy in plan.copies) if plan.copies else 0.0
+        if not tokens:
+            return seconds + self._host_s
+        return (
+            seconds
+            + self._cached(self._tokens, tokens, self._by_token)
+            + self._cached(self._rows, rows, self._by_row)
+            + self._host_s
+            + self._host_row_s * rows
+            + self._attention_s(plan, decodes)
+        )
+
+    def _attention_s(self, plan: StepPlan, decodes: int) -> float:
+        context, chunks = plan.decode_context_tokens, plan.chunks
+        if not chunks:
+            return sum(group.decode_seconds(decodes, context) for group in self._attention)
+        return sum(group.seconds(decodes, context, chunks) for group in self._attention)
+
+    def _decode_constant(self, rows: int) -> float:
+        """Seconds of a decode-only step, without the part proportional to S."""
+        seconds = self._host_s + self._host_row_s * rows
+        if rows:
+            seconds += self._cached(self._tokens, rows, self._by_token)
+            seconds += self._cached(self._rows, rows, self._by_row)
+            seconds += sum(group.decode_seconds(rows, 0) for group in self._attention)
+        if len(self._decode) >= CACHED_SIZES:
+            self._decode.clear()
+        self._decode[rows] = seconds
+        return seconds
+
+    @staticmethod
+    def _cached(
+        cache: dict[int, float], size: int, terms: list[tuple[str, Callable[[int], float]]]
+    ) -> float:
+        seconds = cache.get(size)
+        if seconds is None:
+            if len(cache) >= CACHED_SIZES:
+                cache.clear()
+            seconds = cache[size] = sum(term(size) for _, term in terms)
+        return seconds
+
+
+def _operators(model: Model, gpu: Gpu, tp: int, kv_dtype_bytes: int) -> set[str]:
+    """Operators of a step, named as in `Gpu.measured_operators`."""
+    needed = {
+        "gemm.bf16",
+        f"gemm.{precision(gpu, model.weight_dtype).unit}",
+        f"attn_decode.{'fp8' if kv_dtype_bytes == 1 else 'bf16'}",
+        "attn_prefill.bf16",
+    }
+    if model.moe is not None:
+        needed.add(f"moe.{moe_precision(gpu, model.weight_dtype).unit}")
+    if tp > 1:
+        needed.add("allreduce")
+    return needed
+
+
+def _relative_error(needed: set[str], gpu: Gpu) -> float:
+    if not gpu.measured or not needed <= gpu.measured_operators:
+        return CLASS_DEFAULT_ERROR
+    if any(name.startswith("moe") or name.endswith("fp8") for name in needed):
+        return LOW_PRECISION_OR_MOE_ERROR
+    return DENSE_ERROR
+
+
+def _note(gpu: Gpu, host: Engine, needed: set[str], error: float) -> str:
+    missing = sorted(needed - gpu.measured_operators)
+    text = f"calibrated on {gpu.name}: {gpu.fit_source}; expect +-{error:.0%} of device time"
+    if missing:
+        text += f" ({', '.join(missing)} not measured on this GPU"
+        assumed = gpu.assumed_error_percent
+        text += f", whose source assumes {assumed} %)" if assumed else ")"
+    if host.name == "none":
+        return f"{text}; no host time"
+    return f"{text}; host time of {host.name}, which transfers poorly between models: {host.note}"
+
+
+def _facts(model: Model, gpu: Gpu, host: Engine, tp: int, kv_bytes: int) -> list[Fact]:
+    kind = precision(gpu, model.weight_dtype)
+    return [
+        Fact("host_s", host.host_s, "s", host.source),
+        Fact("host_row_s", host.host_row_s, "s/sequence", host.source),
+        Fact("arithmetic", kind.unit, "", f"weights in {model.weight_dtype} on {gpu.name}"),
+        Fact("flops", kind.flops, "FLOP/s", gpu.datasheet_source),
+        Fact("memory_bw", gpu.memory_bw, "B/s", gpu.datasheet_source),
+        Fact("kv_bytes_per_token", kv_bytes, "bytes/token/GPU", f"by shape, tp {tp}"),
+        Fact("constants", gpu.name, "", gpu.fit_source),
+    ]

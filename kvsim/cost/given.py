@@ -1,0 +1,137 @@
+"""Clocks whose numbers the user gives."""
+
+from __future__ import annotations
+
+from kvsim.catalog.explain import Fact
+from kvsim.core.plan import StepPlan
+from kvsim.cost import runs
+from kvsim.errors import InputError
+
+
+def check_seconds(**values: float) -> None:
+    """Raise `InputError` unless every value is a finite number of seconds >= 0."""
+    for name, value in values.items():
+        if not 0.0 <= value < float("inf"):
+            raise InputError(f"{name} must be >= 0 s and finite, got {value!r}", where=name)
+
+
+class FixedClock:
+    """Every step takes the same time, empty ones included."""
+
+    relative_error: float | None = None
+    note = "fixed step time, as given"
+
+    def __init__(self, step_s: float, *, copy_token_s: float = 0.0) -> None:
+        check_seconds(step_s=step_s, copy_token_s=copy_token_s)
+        if step_s == 0.0:
+            raise InputError("step_s must be > 0 s, got 0", where="step_s")
+        self.step_s = step_s
+        self.copy_token_s = copy_token_s
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+        if plan.copies:
+            return self.step_s + self.copy_token_s * sum(copy.tokens for copy in plan.copies)
+        return self.step_s
+
+    def run_seconds(self, plan: StepPlan, steps: int) -> float:
+        """Seconds of `steps` decode steps, the first of which is `plan`."""
+        return runs.run_seconds([(self.step_s, 0.0)], runs.rows_of(plan), 0, steps)
+
+    def steps_within(self, plan: StepPlan, seconds: float) -> int:
+        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
+        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
+
+    def breakdown(self, plan: StepPlan) -> dict[str, float]:
+        """The terms of `step_seconds` by name."""
+        return {"step": self.step_s, "copies": self.step_seconds(plan) - self.step_s}
+
+    def explain(self) -> list[Fact]:
+        """The constants and where they come from."""
+        return [
+            Fact("step_s", self.step_s, "s", "given"),
+            Fact("copy_token_s", self.copy_token_s, "s/token", "given"),
+        ]
+
+
+class LinearClock:
+    """`base_s + prefill_token_s * new prompt tokens + context_token_s * context + decode_s * n`.
+
+    Context is what attention reads back: the contexts of the decodes (their new token included,
+    padded rows too) and the prior tokens of prefill chunks. Padded prompt tokens count as new.
+    """
+
+    relative_error: float | None = None
+    note = "linear step time, as given"
+
+    def __init__(
+        self,
+        *,
+        base_s: float,
+        prefill_token_s: float,
+        context_token_s: float,
+        decode_s: float = 0.0,
+        copy_token_s: float = 0.0,
+    ) -> None:
+        check_seconds(
+            base_s=base_s,
+            prefill_token_s=prefill_token_s,
+            context_token_s=context_token_s,
+            decode_s=decode_s,
+            copy_token_s=copy_token_s,
+        )
+        if base_s + decode_s == 0.0:
+            raise InputError(
+                "base_s and decode_s are both 0 s: decode steps would take no time",
+                where="base_s",
+                fix="Give one of them a positive value",
+            )
+        self.base_s = base_s
+        self.prefill_token_s = prefill_token_s
+        self.context_token_s = context_token_s
+        self.decode_s = decode_s
+        self.copy_token_s = copy_token_s
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+        seconds = (
+            self.base_s
+            + self.decode_s * (plan.num_decodes + plan.padded_decodes)
+            + self.context_token_s * plan.decode_context_tokens
+        )
+        for new_tokens, prior_tokens in plan.chunks:
+            seconds += self.prefill_token_s * new_tokens + self.context_token_s * prior_tokens
+        if plan.copies:
+            seconds += self.copy_token_s * sum(copy.tokens for copy in plan.copies)
+        return seconds
+
+    def run_seconds(self, plan: StepPlan, steps: int) -> float:
+        """Seconds of `steps` decode steps, the first of which is `plan`."""
+        rows = runs.rows_of(plan)
+        piece = (self.base_s + self.decode_s * rows, self.context_token_s)
+        return runs.run_seconds([piece], rows, plan.decode_context_tokens, steps)
+
+    def steps_within(self, plan: StepPlan, seconds: float) -> int:
+        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
+        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
+
+    def breakdown(self, plan: StepPlan) -> dict[str, float]:
+        """The terms of `step_seconds` by name."""
+        prior = sum(chunk.prior_tokens for chunk in plan.chunks)
+        return {
+            "base": self.base_s,
+            "decodes": self.decode_s * (plan.num_decodes + plan.padded_decodes),
+            "prefill": self.prefill_token_s * sum(chunk.new_tokens for chunk in plan.chunks),
+            "context": self.context_token_s * (plan.decode_context_tokens + prior),
+            "copies": self.copy_token_s * sum(copy.tokens for copy in plan.copies),
+        }
+
+    def explain(self) -> list[Fact]:
+        """The constants and where they come from."""
+        return [
+            Fact("base_s", self.base_s, "s", "given"),
+            Fact("prefill_token_s", self.prefill_token_s, "s/token", "given"),
+            Fact("context_token_s", self.context_token_s, "s/token", "given"),
+            Fact("decode_s", self.decode_s, "s/sequence", "given"),
+            Fact("copy_token_s", self.copy_token_s, "s/token", "given"),
+        ]

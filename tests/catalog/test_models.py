@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvsim.catalog import (
+    active_parameters,
+    explain_model,
+    get_model,
+    kv_bytes_per_token,
+    list_models,
+    model_from_config,
+    naive_kv_bytes_per_token,
+    parameters,
+    weight_bytes,
+)
+from kvsim.errors import InputError
+
+# PagedAttention paper and the models' public config.json values, 16-bit cache, one GPU.
+KV_BYTES = {
+    "opt-13b": 819_200,
+    "opt-66b": 2_359_296,
+    "opt-175b": 4_718_592,
+    "llama-2-7b": 524_288,
+    "llama-2-13b": 819_200,
+    "llama-3-8b": 131_072,
+    "llama-3-70b": 327_680,
+    "llama-3.1-8b": 131_072,
+    "llama-3.1-70b": 327_680,
+    "llama-3.1-405b": 516_096,
+    "mistral-7b": 131_072,
+    "mixtral-8x7b": 131_072,
+    "yi-34b": 245_760,
+    "qwen2.5-7b": 57_344,
+    "qwen2.5-72b": 327_680,
+    "qwen3-8b": 147_456,
+    "qwen3-32b": 262_144,
+    "deepseek-v3": 70_272,
+}
+
+# Totals of the published checkpoints (safetensors index on the Hugging Face Hub).
+CHECKPOINT_PARAMETERS = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-8b": 8_190_735_360,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), KV_BYTES.items())
+def test_kv_bytes_per_token_equal_the_published_figures(name: str, expected: int) -> None:
+    assert kv_bytes_per_token(get_model(name)) == expected
+
+
+def test_every_model_of_the_catalogue_has_a_published_kv_figure() -> None:
+    assert set(KV_BYTES) == set(list_models())
+    assert len(list_models()) >= 12
+
+
+def test_the_naive_figure_for_llama_3_70b_charges_all_64_query_heads() -> None:
+    assert naive_kv_bytes_per_token(get_model("llama-3-70b")) == 2_621_440
+
+
+def test_an_8_bit_cache_halves_the_bytes() -> None:
+    assert kv_bytes_per_token(get_model("llama-3-8b"), kv_dtype_bytes=1) == 65_536
+
+
+@pytest.mark.parametrize(("tp", "expected"), [(1, 57_344), (2, 28_672), (4, 14_336)])
+def test_tensor_parallelism_divides_kv_heads(tp: int, expected: int) -> None:
+    assert kv_bytes_per_token(get_model("qwen2.5-7b"), tp=tp) == expected
+
+
+def test_kv_heads_are_replicated_when_there_are_fewer_than_gpus() -> None:
+    model = get_model("llama-3-70b")
+    assert kv_bytes_per_token(model, tp=8) == kv_bytes_per_token(model, tp=16) == 40_960
+
+
+def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
+    assert kv_bytes_per_token(get_model("deepseek-v3"), tp=8) == 70_272
+
+
+@pytest.mark.parametrize(("name", "tp"), [("qwen2.5-7b", 3), ("llama-3-8b", 12), ("opt-13b", 0)])
+def test_a_tensor_parallel_size_that_heads_cannot_follow_is_refused(name: str, tp: int) -> None:
+    with pytest.raises(InputError, match="tensor parallel size"):
+        kv_bytes_per_token(get_model(name), tp=tp)
+
+
+def test_an_unknown_kv_width_is_refused() -> None:
+    with pytest.raises(InputError, match="must be 1, 2 or 4, got 3"):
+        kv_bytes_per_token(get_model("llama-3-8b"), kv_dtype_bytes=3)
+
+
+@pytest.mark.parametrize(("name", "expected"), CHECKPOINT_PARAMETERS.items())
+def test_parameters_by_shape_equal_the_checkpoint(name: str, expected: int) -> None:
+    assert parameters(get_model(name)) == expected
+
+
+@pytest.mark.parametrize("name", sorted(KV_BYTES))
+def test_parameters_by_shape_agree_with_the_published_size(name: str) -> None:
+    model = get_model(name)
+    if model.published_size.endswith("GB"):
+        # Table 1 of the PagedAttention paper rounds 2 bytes per parameter its own way.
+        published = float(model.published_size[:-2]) * 1e9 / 2
+        assert parameters(model) == pytest.approx(published, rel=0.015)
+    else:
+        digits = model.published_size[:-1]
+        unit = 10 ** -len(digits.partition(".")[2]) * 1e9
+        assert parameters(model) == pytest.approx(float(digits) * 1e9, abs=unit)
+
+
+def test_active_parameters_count_only_the_experts_of_one_token() -> None:
+    assert active_parameters(get_model("mixtral-8x7b")) == pytest.approx(12.9e9, abs=0.05e9)
+    # The report's 37B leave the input embedding out.
+    deepseek = get_model("deepseek-v3")
+    assert active_parameters(deepseek) - 129_280 * 7168 == pytest.approx(37e9, abs=0.5e9)
+
+
+def test_weights_are_two_bytes_per_parameter_and_one_when_quantized_to_fp8() -> None:
+    model = get_model("llama-3-8b")
+    assert weight_bytes(model) == 2 * 8_030_261_248
+    # Embeddings, head and norms stay in 16 bits.
+    sixteen_bit = 2 * 128_256 * 4096 + 65 * 4096
+    assert weight_bytes(replace(model, weight_dtype="fp8")) == 8_030_261_248 + sixteen_bit
+
+
+def test_tensor_parallelism_divides_all_weights_but_norms() -> None:
+    model = get_model("llama-3-70b")
+    norms = (2 * 80 + 1) * 8192 * 2
+    assert weight_bytes(model, tp=8) == (weight_bytes(model) - norms) // 8 + norms
+
+
+def test_names_are_case_insensitive_and_hugging_face_ids_work() -> None:
+    assert get_model("Meta-Llama/Meta-Llama-3-8B").name == "llama-3-8b"
+    assert get_model("LLAMA-3-8B").name == "llama-3-8b"
+
+
+def test_an_unknown_model_lists_its_neighbours() -> None:
+    with pytest.raises(InputError, match=r"'lama-3-8b'.*Did you mean llama-3-8b"):
+        get_model("lama-3-8b")
+
+
+def test_an_endless_name_is_cut_in_the_message() -> None:
+    with pytest.raises(InputError) as error:
+        get_model("x" * 100_000)
+    assert len(str(error.value)) < 1000
+
+
+def test_two_calls_give_equal_independent_models() -> None:
+    assert get_model("deepseek-v3") == get_model("deepseek-v3")
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
+    model = model_from_config(LLAMA, name="x", source="x.json")
+    assert parameters(model) == 8_030_261_248
+    assert model.groups == get_model("llama-3-8b").groups
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"model_type": "unheard"}, "model_type 'unheard'"),
+        ({"hidden_size": 0}, "hidden_size must be a whole number"),
+        ({"hidden_size": True}, "hidden_size must be a whole number"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers must be a whole number"),
+        ({"vocab_size": 10**9}, "vocab_size must be a whole number"),
+        ({"torch_dtype": "float8"}, "torch_dtype 'float8'"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq'"),
+        ({"sliding_window": 4096}, "sliding_window 4096"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused(
+    change: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        model_from_config(LLAMA | change, name="x", source="x.json")
+    assert error.value.where == "x.json"
+
+
+def test_an_explained_model_shows_both_kv_figures_and_a_source_everywhere() -> None:
+    facts = {fact.name: fact for fact in explain_model(get_model("llama-3-70b"), tp=2)}
+    assert facts["kv_bytes_per_token"].value == 163_840
+    assert facts["naive_kv_bytes_per_token"].value == 2_621_440
+    assert "config.json of meta-llama/Meta-Llama-3-70B" in facts["layers"].source
+    assert all(fact.source for fact in facts.values())
+
+
+def test_an_explained_mixture_of_experts_shows_experts_and_latent_ranks() -> None:
+    facts = {fact.name: fact.value for fact in explain_model(get_model("deepseek-v3"))}
+    assert (facts["experts"], facts["experts_per_token"], facts["dense_layers"]) == (256, 8, 3)
+    assert (facts["kv_lora_rank"], facts["qk_rope_head_dim"]) == (512, 64)
