@@ -1,0 +1,220 @@
+"""The report on a terminal: a result block per variant, then one fragmentation table."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Variants = Mapping[str, Mapping[str, Any]]
+"""The `variants` of a summary, by name; figures may be None or missing."""
+
+_WIDTH = 50
+_NONE = "-"
+
+
+class _Row(NamedTuple):
+    label: str
+    path: str
+    scale: float = 1
+    digits: int = 0
+
+
+def _share(label: str, path: str) -> _Row:
+    return _Row(f"{label} (%)", f"memory.by_time.{path}", 100, 2)
+
+
+def _latency_rows(name: str, label: str) -> tuple[_Row, ...]:
+    return (
+        _Row(f"{label} p50 (ms)", f"{name}.p50", 1000, 1),
+        _Row(f"{label} p99 (ms)", f"{name}.p99", 1000, 1),
+    )
+
+
+_TABLE_ROWS = (
+    _Row("capacity (slots)", "memory.capacity_slots"),
+    _share("live", "live"),
+    _share("reservation", "reservation"),
+    _share("  tail", "detail.reservation.tail"),
+    _share("  ahead", "detail.reservation.ahead"),
+    _share("internal", "internal"),
+    _share("  tail", "detail.internal.tail"),
+    _share("  over_reservation", "detail.internal.over_reservation"),
+    _share("  roundup", "detail.internal.roundup"),
+    _share("external", "external"),
+    _share("usable free", "usable_free"),
+    _share("  cached", "detail.usable_free.cached"),
+    _Row("empty tail (slots/request)", "memory.empty_tail_slots_per_sequence", 1, 2),
+    _Row("largest free extent (tokens)", "memory.largest_free_extent_tokens.mean"),
+    _Row("batch, mean (requests)", "batch.mean", 1, 2),
+    _Row("batch, max (requests)", "batch.max"),
+    _Row("preemptions", "preemptions"),
+    _Row("held up (requests)", "requests.held_up_by_fragmentation"),
+    _Row("held up (steps)", "held_up_steps"),
+    _Row("rejected (requests)", "requests.rejected"),
+    _Row("throughput (requests/s)", "throughput.requests_per_s", 1, 3),
+    _Row("output throughput (tokens/s)", "throughput.output_tokens_per_s", 1, 1),
+    *_latency_rows("queue_s", "queue"),
+    *_latency_rows("ttft_s", "TTFT"),
+    *_latency_rows("tpot_s", "TPOT"),
+)
+
+_BLOCK_LATENCIES = (
+    ("Time to First Token", "TTFT", "ttft_s"),
+    ("Time per Output Token (excl. 1st token)", "TPOT", "tpot_s"),
+    ("Inter-token Latency", "ITL", "itl_s"),
+    ("End-to-end Latency", "E2EL", "e2e_s"),
+)
+
+
+def plain(text: object, limit: int = 80) -> str:
+    """Untrusted text made safe for a terminal: control and format characters go, length is capped.
+
+    Rich markup is left alone: show the result as `rich.text.Text`, which reads none.
+    """
+    raw = str(text)
+    kept = "".join(
+        char
+        for char in raw[: 4 * limit]
+        if unicodedata.category(char)[0] not in "CZ" or char == " "
+    )
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def figure(entry: Mapping[str, Any], path: str) -> float | int | None:
+    """The number at a dotted path of a variant's entry; None where there is none."""
+    value: object = entry
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value
+
+
+def _format(value: float | None, scale: float = 1, digits: int = 0) -> str:
+    return _NONE if value is None else f"{value * scale:,.{digits}f}"
+
+
+def result_block(entry: Mapping[str, Any]) -> str:
+    """The result of one variant in the layout of `vllm bench serve`, 50 columns wide.
+
+    Counts and rates are those of the measured time; failed requests are the rejected, aborted and
+    unfinished ones of the whole run. Percentiles are nearest-rank. An undefined figure is a dash.
+    """
+    failed = sum(
+        figure(entry, f"requests.{name}") or 0 for name in ("rejected", "aborted", "unfinished")
+    )
+
+    def line(label: str, value: float | None, digits: int = 2) -> str:
+        return f"{label:<40} {_NONE if value is None else f'{value:.{digits}f}':<10}"
+
+    lines = [
+        f"{' Serving Benchmark Result ':=^{_WIDTH}}",
+        line("Successful requests:", figure(entry, "measured.finished"), 0),
+        line("Failed requests:", failed, 0),
+        line("Benchmark duration (s):", figure(entry, "measured.duration_s")),
+        line("Total input tokens:", figure(entry, "measured.prompt_tokens"), 0),
+        line("Total generated tokens:", figure(entry, "measured.output_tokens"), 0),
+        line("Request throughput (req/s):", figure(entry, "throughput.requests_per_s")),
+    ]
+    goodput = figure(entry, "throughput.goodput_rps")
+    if goodput is not None:
+        lines.append(line("Request goodput (req/s):", goodput))
+    lines += [
+        line("Output token throughput (tok/s):", figure(entry, "throughput.output_tokens_per_s")),
+        line("Total token throughput (tok/s):", figure(entry, "throughput.total_tokens_per_s")),
+    ]
+    for title, label, name in _BLOCK_LATENCIES:
+        lines.append(f"{title:-^{_WIDTH}}")
+        for word, key in (("Mean", "mean"), ("Median", "p50"), ("P99", "p99")):
+            value = figure(entry, f"{name}.{key}")
+            milliseconds = None if value is None else 1000 * value
+            lines.append(line(f"{word} {label} (ms):", milliseconds))
+    lines.append("=" * _WIDTH)
+    return "\n".join(lines)
+
+
+def fragmentation_table(variants: Variants) -> Table:
+    """One column per variant; memory terms are averages over time."""
+    table = Table(
+        title="KV memory (% of its capacity, averaged over time) and what it costs",
+        title_justify="left",
+    )
+    table.add_column("")
+    for name in variants:
+        table.add_column(Text(plain(name)), justify="right", overflow="fold")
+    for row in _TABLE_ROWS:
+        cells = (
+            Text(_format(figure(entry, row.path), row.scale, row.digits))
+            for entry in variants.values()
+        )
+        table.add_row(Text(row.label), *cells)
+    return table
+
+
+def summary_sentences(variants: Variants) -> list[str]:
+    """One sentence per variant; from the second on, compared with the first."""
+    sentences = []
+    base: Mapping[str, Any] | None = None
+    base_name = ""
+    for name, entry in variants.items():
+        sentence = f"{plain(name)}: {_memory_clause(entry)}; {_service_clause(entry)}"
+        if base is None:
+            base, base_name = entry, plain(name)
+        else:
+            sentence += _comparison(entry, base, base_name)
+        sentences.append(sentence + ".")
+    return sentences
+
+
+def _memory_clause(entry: Mapping[str, Any]) -> str:
+    terms = {
+        name: figure(entry, f"memory.by_time.{name}")
+        for name in ("live", "reservation", "internal", "external")
+    }
+    values = [value for value in terms.values() if value is not None]
+    if len(values) < len(terms):
+        return "no time was measured"
+    live = values[0]
+    empty = sum(values[1:])
+    parts = ", ".join(
+        f"{name} {100 * value:.1f}%"
+        for name, value in zip(list(terms)[1:], values[1:], strict=True)
+    )
+    share = f"{100 * live / (live + empty):.1f}%" if live + empty else "nothing"
+    return (
+        f"live KV fills {100 * live:.1f}% of the memory and {share} of what is taken up "
+        f"({parts} of the memory stay empty)"
+    )
+
+
+def _service_clause(entry: Mapping[str, Any]) -> str:
+    return (
+        f"mean batch {_format(figure(entry, 'batch.mean'), 1, 1)}, "
+        f"{_format(figure(entry, 'throughput.requests_per_s'), 1, 2)} requests/s, "
+        f"median queueing {_format(figure(entry, 'queue_s.p50'), 1, 3)} s, "
+        f"p99 TTFT {_format(figure(entry, 'ttft_s.p99'), 1, 3)} s"
+    )
+
+
+def _comparison(entry: Mapping[str, Any], base: Mapping[str, Any], base_name: str) -> str:
+    parts = []
+    for label, path in (("batch", "batch.mean"), ("throughput", "throughput.requests_per_s")):
+        ours, theirs = figure(entry, path), figure(base, path)
+        if ours is not None and theirs:
+            parts.append(f"{label} {ours / theirs:.2f} x")
+    return f" ({' and '.join(parts)} that of {base_name})" if parts else ""
+
+
+def print_report(variants: Variants, console: Console) -> None:
+    """Print the result block of every variant, the table and the sentences."""
+    for name, entry in variants.items():
+        console.print(Text(f"variant: {plain(name)}"))
+        console.print(Text(result_block(entry)), soft_wrap=True)
+    console.print(fragmentation_table(variants))
+    for sentence in summary_sentences(variants):
+        console.print(Text(sentence))

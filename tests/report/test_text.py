@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvsim.report import (
+    DEFINITIONS,
+    fragmentation_table,
+    plain,
+    print_report,
+    result_block,
+    summary_sentences,
+)
+from kvsim.report.text import _TABLE_ROWS
+from kvsim.results import Slo, SummaryRecorder
+from tests.results.fakes import FakeAllocator, S, plan, sequence
+
+
+def entry(*, running: int = 4, live: int = 400, slo: Slo | None = None) -> dict[str, Any]:
+    """Ten seconds of one step; one request of 5 tokens at 1..5 s."""
+    allocator = FakeAllocator()
+    recorder = SummaryRecorder(allocator, slo=slo)
+    allocator.set(allocated=live + 100, internal_tail=25)
+    recorder.step(plan(num_running=running, live_tokens=live), 0, 10 * S)
+    done = sequence(prompt=100, output=5, scheduled=S // 2, first=S, end=5 * S)
+    recorder.request(done, "finished")
+    return recorder.summary()
+
+
+def test_the_result_block_is_laid_out_as_people_know_it() -> None:
+    """Layout of `vllm bench serve`: 50 columns, label padded to 40, two decimals."""
+    lines = [line.rstrip() for line in result_block(entry(slo=Slo(ttft_s=2))).splitlines()]
+    assert lines == [
+        "============ Serving Benchmark Result ============",
+        "Successful requests:                     1",
+        "Failed requests:                         0",
+        "Benchmark duration (s):                  10.00",
+        "Total input tokens:                      100",
+        "Total generated tokens:                  5",
+        "Request throughput (req/s):              0.10",
+        "Request goodput (req/s):                 0.10",
+        "Output token throughput (tok/s):         0.50",
+        "Total token throughput (tok/s):          10.50",
+        "---------------Time to First Token----------------",
+        "Mean TTFT (ms):                          1000.00",
+        "Median TTFT (ms):                        1000.00",
+        "P99 TTFT (ms):                           1000.00",
+        "-----Time per Output Token (excl. 1st token)------",
+        "Mean TPOT (ms):                          1000.00",
+        "Median TPOT (ms):                        1000.00",
+        "P99 TPOT (ms):                           1000.00",
+        "---------------Inter-token Latency----------------",
+        "Mean ITL (ms):                           -",
+        "Median ITL (ms):                         -",
+        "P99 ITL (ms):                            -",
+        "----------------End-to-end Latency----------------",
+        "Mean E2EL (ms):                          5000.00",
+        "Median E2EL (ms):                        5000.00",
+        "P99 E2EL (ms):                           5000.00",
+        "==================================================",
+    ]
+
+
+def rendered(variants: dict[str, dict[str, Any]], width: int = 120) -> str:
+    console = Console(width=width, record=True, color_system=None, file=None, quiet=False)
+    with console.capture() as capture:
+        print_report(variants, console)
+    return capture.get()
+
+
+def test_the_table_has_a_column_per_variant_with_units_in_the_rows() -> None:
+    text = rendered({"paged": entry(), "other": entry(live=200)})
+    cells = {
+        [part.strip() for part in line.split("│")][1]: [part.strip() for part in line.split("│")][
+            2:4
+        ]
+        for line in text.splitlines()
+        if line.count("│") == 4
+    }
+    assert cells["capacity (slots)"] == ["1,000", "1,000"]
+    assert cells["live (%)"] == ["40.00", "20.00"]
+    assert cells["reservation (%)"] == ["7.50", "7.50"]
+    assert cells["internal (%)"] == ["2.50", "2.50"]
+    assert cells["usable free (%)"] == ["50.00", "70.00"]
+    assert cells["batch, max (requests)"] == ["4", "4"]
+    assert cells["TTFT p99 (ms)"] == ["1,000.0", "1,000.0"]
+
+
+def test_the_sentences_carry_numbers_and_compare_with_the_first_variant() -> None:
+    first, second = summary_sentences({"paged": entry(running=6), "max": entry(running=2)})
+    assert first == (
+        "paged: live KV fills 40.0% of the memory and 80.0% of what is taken up (reservation "
+        "7.5%, internal 2.5%, external 0.0% of the memory stay empty); mean batch 6.0, "
+        "0.10 requests/s, median queueing 0.500 s, p99 TTFT 1.000 s."
+    )
+    assert second.endswith("(batch 0.33 x and throughput 1.00 x that of paged).")
+
+
+HOSTILE = "[bold red]x[/] \x1b[31m\n\u202ey :smile: [link=http://a]"
+
+
+def test_hostile_names_are_shown_as_plain_text() -> None:
+    text = rendered({HOSTILE: entry()}, width=400)
+    assert "variant: [bold red]x[/] [31my :smile: [link=http://a]\n" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a b", "a b"), ("a\x00\x07\x9bb", "ab"), ("a\u2028b", "ab"), ("x" * 81, "x" * 79 + "…")],
+)
+def test_plain_text_has_no_control_characters_and_an_end(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"memory": 3}, {"batch": {"mean": "[red]"}}, {"ttft_s": {"p99": True}}]
+)
+def test_a_summary_with_missing_or_odd_figures_shows_dashes(broken: dict[str, Any]) -> None:
+    text = rendered({"a": broken})
+    assert "[red]" not in text
+    assert "Mean TTFT (ms):                          -" in text
+    assert "no time was measured" in text
+
+
+def test_a_table_without_variants_is_not_an_error() -> None:
+    assert fragmentation_table({}).row_count == len(_TABLE_ROWS)
+
+
+def test_every_figure_of_the_table_and_of_a_summary_is_defined() -> None:
+    def leaves(value: object, path: str) -> list[str]:
+        if not isinstance(value, dict):
+            return [path]
+        return [leaf for key, child in value.items() for leaf in leaves(child, f"{path}.{key}")]
+
+    paths = [path.lstrip(".") for path in leaves(entry(), "")]
+    free_form = ("requests.rejected_by_reason", "requests.unfinished_by_reason", "measured.")
+    for path in paths + [row.path for row in _TABLE_ROWS]:
+        name = path.replace("by_iteration", "by_time")
+        if name.split(".")[0] in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+            name = name.split(".")[0]
+        assert name in DEFINITIONS or path.startswith(free_form), path
+
+
+def test_a_definition_is_one_sentence_that_ends_with_its_unit() -> None:
+    for name, sentence in DEFINITIONS.items():
+        assert sentence.endswith(")."), name
+        assert ". " not in sentence, name
