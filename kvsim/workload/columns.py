@@ -1,0 +1,207 @@
+"""Rows of a trace as arrays, chunk by chunk, with every row accounted for."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.core.request import Request
+from kvsim.errors import InputError
+from kvsim.workload.base import CHUNK_ROWS, scaled
+from kvsim.workload.fields import BadRowError, Record
+from kvsim.workload.formats import Extras, Row
+from kvsim.workload.records import Entry, open_records
+from kvsim.workload.sniff import choose_format, make_format
+from kvsim.workload.source import ReadRules
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Kept rows. `ranks` are their positions among the kept rows of the file, from 0."""
+
+    ranks: Ints
+    arrivals_ns: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    extras: list[Extras] | None
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def by_arrival(self) -> Columns:
+        """Sorted by arrival; ties keep their order."""
+        order = np.argsort(self.arrivals_ns, kind="stable")
+        extras = self.extras and [self.extras[i] for i in order.tolist()]
+        return Columns(
+            self.ranks[order],
+            self.arrivals_ns[order],
+            self.prompt_tokens[order],
+            self.output_tokens[order],
+            extras,
+        )
+
+    def moved_to(self, arrivals_ns: Ints) -> Columns:
+        """The same rows at other times."""
+        return replace(self, arrivals_ns=arrivals_ns)
+
+    def requests(self, start_ns: int, rate_scale: float) -> Iterator[Request]:
+        """The rows as requests; `start_ns` on the file's clock is time 0."""
+        for low in range(0, len(self), CHUNK_ROWS):
+            part = slice(low, low + CHUNK_ROWS)
+            arrivals = scaled((self.arrivals_ns[part] - start_ns).tolist(), rate_scale)
+            names = [f"r{rank}" for rank in self.ranks[part].tolist()]
+            prompts = self.prompt_tokens[part].tolist()
+            outputs = self.output_tokens[part].tolist()
+            if self.extras is None:
+                yield from map(Request, names, arrivals, prompts, outputs)
+                continue
+            for name, arrival, prompt, output, (own, limit, priority) in zip(
+                names, arrivals, prompts, outputs, self.extras[part], strict=True
+            ):
+                yield Request(own or name, arrival, prompt, output, limit, priority)
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """One table of several, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    extras: list[Extras] = [extra for part in parts for extra in part.extras or ()]
+    return Columns(
+        np.concatenate([part.ranks for part in parts]),
+        np.concatenate([part.arrivals_ns for part in parts]),
+        np.concatenate([part.prompt_tokens for part in parts]),
+        np.concatenate([part.output_tokens for part in parts]),
+        extras or None,
+    )
+
+
+class _Buffer:
+    """Collects rows until they make a chunk."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._arrivals = array("q")
+        self._prompts = array("q")
+        self._outputs = array("q")
+        self._extras: list[Extras] = []
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(self, row: Row) -> None:
+        self._arrivals.append(row[0])
+        self._prompts.append(row[1])
+        self._outputs.append(row[2])
+        if row[3] is not None:
+            self._extras.append(row[3])
+
+    def take(self) -> Columns:
+        """Everything collected since the last call."""
+        columns = Columns(
+            np.arange(self._first, self._first + len(self), dtype=np.int64),
+            np.frombuffer(self._arrivals, dtype=np.int64),
+            np.frombuffer(self._prompts, dtype=np.int64),
+            np.frombuffer(self._outputs, dtype=np.int64),
+            self._extras or None,
+        )
+        self._first += len(self)
+        self._clear()
+        return columns
+
+
+class TraceReader:
+    """One pass over a file. `kind`, `read`, `kept`, `dropped` and `sha256` are complete at its
+    end.
+
+    Rows before `start_at` (ns on the file's clock) are dropped. With `limit` the pass keeps the
+    first `limit` usable rows and leaves the rest unread, except for the digest, which always
+    covers the whole file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        rules: ReadRules,
+        *,
+        limit: int | None = None,
+        start_at: int | None = None,
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self._rules = rules
+        self._limit = limit
+        self._start_at = start_at or 0
+        self._ids: set[str] = set()
+        self.read = 0
+        self.kept = 0
+        self.dropped: Counter[str] = Counter()
+        self.sha256 = ""
+
+    def chunks(self) -> Iterator[Columns]:
+        """The kept rows in the file's order. Raises `InputError` at the first bad row."""
+        rules = self._rules
+        buffer = _Buffer()
+        with closing(open_records(self.path, rules)) as records:
+            self.kind = choose_format(self.kind, records.columns, self.path)
+            rows = make_format(self.kind, records.columns, rules.max_tokens, self.path)
+            for entry in records.rows(rows.wanted):
+                self.read += 1
+                if self.read > rules.max_rows:
+                    raise InputError(
+                        f"more than {rules.max_rows:,} rows",
+                        where=records.where(),
+                        fix="Set a limit, or raise max_rows",
+                    )
+                try:
+                    row = self._usable(entry, rows.row)
+                except BadRowError as bad:
+                    self._refuse(bad, records.where())
+                    continue
+                if row is not None:
+                    self.kept += 1
+                    buffer.add(row)
+                    if self.kept == self._limit:
+                        break
+                    if len(buffer) == CHUNK_ROWS:
+                        yield buffer.take()
+            self.sha256 = records.sha256()
+        if len(buffer):
+            yield buffer.take()
+
+    def _usable(self, entry: Entry, parse: Callable[[Record], Row]) -> Row | None:
+        if entry is None:
+            self.dropped["blank"] += 1
+            return None
+        if isinstance(entry, BadRowError):
+            raise entry
+        row = parse(entry)
+        if not row[1] or not row[2]:
+            self.dropped["zero_output" if row[1] else "zero_prompt"] += 1
+            return None
+        if row[0] < self._start_at:
+            self.dropped["before_start"] += 1
+            return None
+        if row[3] is not None and row[3][0] is not None:
+            if row[3][0] in self._ids:
+                raise BadRowError("duplicate_id", f"request_id {row[3][0]!r} appears twice")
+            self._ids.add(row[3][0])
+        return row
+
+    def _refuse(self, bad: BadRowError, where: str) -> None:
+        if self._rules.on_bad_row == "error":
+            fix = "Correct the row, or drop bad rows, counted by reason, with on_bad_row='drop'"
+            raise InputError(bad.problem, where=where, fix=fix)
+        self.dropped[bad.reason] += 1

@@ -1,0 +1,65 @@
+"""Statistics of a workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.workload.base import NS_PER_S, Workload
+
+Ints = npt.NDArray[np.int64]
+
+
+def describe(workload: Workload) -> dict[str, Any]:
+    """Exact statistics over all rows, for people and for comparisons.
+
+    Keys: source, digest, rows (read, kept, dropped, reordered), max_concurrency, requests, span_s
+    (first to last arrival), rate_rps (gaps per second), gap_cv (standard deviation / mean of the
+    gaps), prompt_tokens and output_tokens (total, mean, std, min, p50, p90, p99, max; percentiles
+    linear between rows), correlation (Pearson, prompt with output). None where undefined.
+    """
+    table = np.array(
+        [(row.arrival_ns, row.prompt_tokens, row.output_tokens) for row in workload], dtype=np.int64
+    ).reshape(-1, 3)
+    arrivals, prompts, outputs = table.T
+    gaps = np.diff(arrivals) / NS_PER_S
+    span = float(arrivals[-1] - arrivals[0]) / NS_PER_S if len(table) else 0.0
+    mean_gap = span / len(gaps) if len(gaps) else 0.0
+    spread = float(prompts.std()) * float(outputs.std()) if len(table) else 0.0
+    counts = workload.counts
+    return {
+        "source": workload.source,
+        "digest": workload.digest,
+        "rows": {
+            "read": counts.read,
+            "kept": counts.kept,
+            "dropped": dict(counts.dropped),
+            "reordered": counts.reordered,
+        },
+        "max_concurrency": workload.max_concurrency,
+        "requests": len(table),
+        "span_s": span,
+        "rate_rps": 1 / mean_gap if mean_gap else None,
+        "gap_cv": float(gaps.std()) / mean_gap if mean_gap else None,
+        "prompt_tokens": _spread(prompts),
+        "output_tokens": _spread(outputs),
+        "correlation": float(np.corrcoef(prompts, outputs)[0, 1]) if spread else None,
+    }
+
+
+def _spread(values: Ints) -> dict[str, float | int | None]:
+    if not len(values):
+        return dict.fromkeys(("total", "mean", "std", "min", "p50", "p90", "p99", "max"))
+    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+    return {
+        "total": int(values.sum()),
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": int(values.min()),
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
+        "max": int(values.max()),
+    }

@@ -1,0 +1,255 @@
+"""The three kinds of file that hold rows: CSV, JSON lines, Parquet. All give rows by name."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvsim.errors import InputError
+from kvsim.workload.fields import BadRowError, Record
+from kvsim.workload.source import ReadRules, Source, content_sha256, is_parquet
+
+Entry = Record | BadRowError | None
+"""A row, a row that could not be split into columns, or a blank line."""
+
+
+class Records(Protocol):
+    """One pass over a file's rows."""
+
+    columns: tuple[str, ...]
+    """As in the header, the first JSON object, the Parquet schema."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
+        """Every row; columns that are not wanted may be left out."""
+
+    def where(self) -> str:
+        """The place of the row given last."""
+
+    def sha256(self) -> str:
+        """Digest of the uncompressed content; reads what is left of it."""
+
+
+def open_records(path: Path, rules: ReadRules) -> Records:
+    """Open a file by what it holds, never by its name."""
+    if is_parquet(path):
+        return ParquetRecords(path, rules)
+    source = Source(path, rules)
+    try:
+        lines = source.lines()
+        blank = 0
+        for line in lines:
+            if line.strip():
+                break
+            blank += 1
+        else:
+            raise InputError("only blank lines", where=str(path), fix="Give a trace with rows")
+        if line.lstrip()[0] == "{":
+            return JsonRecords(source, blank, line, lines)
+        if line.lstrip()[0] == "[":
+            raise InputError(
+                "a JSON array, not JSON lines",
+                where=source.where,
+                fix="Write one object per line, for example with `jq -c '.[]'`",
+            )
+        return CsvRecords(source, blank, line, lines)
+    except BaseException:
+        source.close()
+        raise
+
+
+class CsvRecords:
+    """Comma-separated values with a header line; `blank` lines came before it."""
+
+    def __init__(self, source: Source, blank: int, header: str, lines: Iterator[str]) -> None:
+        self._source = source
+        self._blank = blank
+        self._reader = csv.reader(chain([header], lines), strict=True)
+        try:
+            names = [name.strip() for name in next(self._reader)]
+        except csv.Error as error:
+            raise _bad_csv(source, error) from None
+        while names and not names[-1]:
+            names.pop()
+        if len(names) < 2 or "" in names or len(set(names)) < len(names):
+            raise InputError(
+                f"the header {header.strip()[:80]!r} does not name distinct columns, by commas",
+                where=source.where,
+                fix="Start the file with a line like arrival_s,prompt_tokens,output_tokens",
+            )
+        self.columns = tuple(names)
+
+    def close(self) -> None:
+        """See `Records`."""
+        self._source.close()
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
+        """See `Records`."""
+        yield from [None] * self._blank
+        columns = self.columns
+        width = len(columns)
+        try:
+            for values in self._reader:
+                if len(values) != width:
+                    while len(values) > width and not values[-1].strip():
+                        values.pop()
+                    if not any(map(str.strip, values)):
+                        yield None
+                        continue
+                    if len(values) != width:
+                        yield BadRowError(
+                            "wrong_columns", f"{len(values)} values, the header names {width}"
+                        )
+                        continue
+                yield dict(zip(columns, values, strict=True))
+        except csv.Error as error:
+            raise _bad_csv(self._source, error) from None
+
+    def where(self) -> str:
+        """See `Records`."""
+        return self._source.where
+
+    def sha256(self) -> str:
+        """See `Records`."""
+        return self._source.sha256()
+
+
+class JsonRecords:
+    """One JSON object per line; numbers with a fraction become `Decimal`, exactly."""
+
+    def __init__(self, source: Source, blank: int, first: str, lines: Iterator[str]) -> None:
+        self._source = source
+        self._blank = blank
+        self._lines = chain([first], lines)
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=_distinct, parse_float=Decimal, parse_constant=_no_constant
+        )
+        try:
+            self.columns = tuple(self._object(first))
+        except BadRowError as bad:
+            raise InputError(
+                bad.problem, where=source.where, fix="Write one JSON object per line"
+            ) from None
+
+    def close(self) -> None:
+        """See `Records`."""
+        self._source.close()
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
+        """See `Records`."""
+        yield from [None] * self._blank
+        for line in self._lines:
+            text = line.strip()
+            if not text:
+                yield None
+                continue
+            try:
+                yield self._object(text)
+            except BadRowError as bad:
+                yield bad
+
+    def where(self) -> str:
+        """See `Records`."""
+        return self._source.where
+
+    def sha256(self) -> str:
+        """See `Records`."""
+        return self._source.sha256()
+
+    def _object(self, text: str) -> dict[str, Any]:
+        try:
+            value = self._decoder.decode(text.strip())
+        except RecursionError:
+            raise BadRowError("bad_json", "the JSON value is nested too deeply") from None
+        except ValueError as error:
+            raise BadRowError("bad_json", f"not valid JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise BadRowError("bad_json", f"a JSON {type(value).__name__}, not an object")
+        return value
+
+
+class ParquetRecords:
+    """Columns of plain numbers and text. Places are rows, from 1. Needs pyarrow."""
+
+    def __init__(self, path: Path, rules: ReadRules) -> None:
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            raise InputError(
+                "reading Parquet needs pyarrow", where=str(path), fix="pip install pyarrow"
+            ) from None
+        self._path = path
+        self._rules = rules
+        self._row = 0
+        try:
+            self._file = parquet.ParquetFile(path)
+            groups = self._file.metadata
+            size = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from None
+        self.columns = tuple(self._file.schema_arrow.names)
+        if len(set(self.columns)) < len(self.columns):
+            raise InputError(
+                "two columns have the same name", where=str(path), fix="Rename one of them"
+            )
+        if size > rules.max_bytes:
+            raise InputError(
+                f"holds {size:,} bytes, more than {rules.max_bytes:,}",
+                where=str(path),
+                fix="Cut the trace, or raise max_bytes if the file is yours",
+            )
+
+    def close(self) -> None:
+        """See `Records`."""
+        self._file.close()
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
+        """See `Records`."""
+        try:
+            for batch in self._file.iter_batches(8_192, columns=list(wanted)):
+                for record in batch.to_pylist():
+                    self._row += 1
+                    yield {
+                        name: Decimal(repr(value)) if isinstance(value, float) else value
+                        for name, value in record.items()
+                    }
+        except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise self._damaged(error) from None
+
+    def where(self) -> str:
+        """See `Records`."""
+        return f"{self._path}: row {self._row}"
+
+    def sha256(self) -> str:
+        """See `Records`."""
+        return content_sha256(self._path, self._rules)
+
+    def _damaged(self, error: Exception) -> InputError:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return InputError(
+            f"is not a readable Parquet file: {text}", where=str(self._path), fix="Write it again"
+        )
+
+
+def _bad_csv(source: Source, error: csv.Error) -> InputError:
+    return InputError(f"not valid CSV: {error}", where=source.where, fix="Check quotes and commas")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,59 @@
+"""Tells a file's format from its column names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvsim.errors import InputError
+from kvsim.workload.formats import FORMATS, Format
+
+_UNREAD = {
+    "request tokens": "BurstGPT",
+    "chat_id": "Bailian",
+    "sub_requests": "LLMServingSim",
+    "arrival_time_ns": "LLMServingSim",
+    "input_tokens_total": "TraceLab",
+    "requests": "session (WEKA)",
+    "schema": "Dynamo",
+    "input_lens": "vLLM benchmark",
+}
+"""Columns that only formats of others have, which must not be taken for one of ours."""
+
+_FIX = "Give a file with arrival_s, prompt_tokens and output_tokens, or name the format"
+
+
+def choose_format(kind: str, columns: tuple[str, ...], path: Path) -> str:
+    """`kind` itself, or for "auto" the first format that knows the columns."""
+    if kind != "auto":
+        if kind in FORMATS:
+            return kind
+        known = ", ".join(["auto", *FORMATS])
+        raise InputError(f"{kind!r} is no trace format", where="format", fix=f"Use one of: {known}")
+    lower = frozenset(name.lower() for name in columns)
+    for column, owner in _UNREAD.items():
+        if column in lower:
+            problem = f"looks like a {owner} file, which is not read yet (column {column})"
+            raise InputError(problem, where=str(path), fix=_FIX)
+    for name, chosen in FORMATS.items():
+        if chosen.matches(lower):
+            return name
+    raise InputError(
+        f"no known format has the columns {_listed(columns)}", where=str(path), fix=_FIX
+    )
+
+
+def make_format(kind: str, columns: tuple[str, ...], max_tokens: int, path: Path) -> Format:
+    """A reader for the columns of this file; raises `InputError` if one is missing.
+
+    `kind` is a key of `FORMATS`.
+    """
+    try:
+        return FORMATS[kind](columns, max_tokens)
+    except LookupError as error:
+        problem = f"has no column {error.args[0]}, only {_listed(columns)}"
+        raise InputError(problem, where=str(path), fix=_FIX) from None
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    names = [name if len(name) <= 40 else name[:37] + "..." for name in columns[:12]]
+    return ", ".join(names) + (", ..." if len(columns) > 12 else "")

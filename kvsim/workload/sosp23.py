@@ -1,0 +1,84 @@
+"""The trace recipe of the PagedAttention paper's artifact (SOSP'23, Fig. 2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kvsim.core.request import Request
+from kvsim.errors import InputError
+from kvsim.workload.base import NS_PER_S, RowCounts, digest_of
+from kvsim.workload.checks import check_number
+from kvsim.workload.pairs import PairLengths
+
+QUANTUM_NS = 10_000_000
+MAX_TOTAL_TOKENS = 2048
+
+
+class Sosp23Workload:
+    """Length pairs of a file under Poisson arrivals counted in quanta of 10 ms.
+
+    Arrivals per quantum are `RandomState(seed).poisson(rate * 0.01, int(duration_s * 100))`, at the
+    quantum's start. Pairs with prompt + output < 2048 are taken from the file's beginning, once
+    more if there are too few, and shuffled with `random.Random(seed)`. Both generators are frozen
+    by numpy and Python, so the rows are those of the artifact.
+
+    `counts` covers the pairs looked at; `too_long` are those of 2048 tokens and more.
+    """
+
+    max_concurrency: int | None = None
+
+    def __init__(
+        self, path: str | Path, *, rate: float, duration_s: float = 900.0, seed: int = 0
+    ) -> None:
+        check_number(rate, "rate", 1e-6, 1e6, "requests per second")
+        check_number(duration_s, "duration_s", 0.01, 1e6, "s")
+        check_number(seed, "seed", 0, 2**32 - 1)
+        pairs = PairLengths(path)
+        quanta = np.random.RandomState(seed).poisson(rate * 0.01, int(duration_s * 100))
+        self._arrivals = np.repeat(np.arange(len(quanta)) * QUANTUM_NS, quanta)
+        self._pairs, self._counts = _first_short(pairs, len(self._arrivals))
+        random.Random(seed).shuffle(self._pairs)
+        self.source = f"sosp23 {pairs.path.name.removesuffix('.gz')}"
+        self.digest = digest_of(
+            {
+                "content": pairs.content_sha256,
+                "recipe": "sosp23",
+                "rate": round(rate * NS_PER_S),
+                "duration_s": round(duration_s * NS_PER_S),
+                "seed": seed,
+            }
+        )
+
+    @property
+    def counts(self) -> RowCounts:
+        """Pairs looked at, used, too long."""
+        return self._counts
+
+    def __iter__(self) -> Iterator[Request]:
+        rows = zip(self._arrivals.tolist(), self._pairs, strict=True)
+        for rank, (arrival, (prompt, output)) in enumerate(rows):
+            yield Request(f"r{rank}", arrival, prompt, output)
+
+
+def _first_short(pairs: PairLengths, wanted: int) -> tuple[list[tuple[int, int]], RowCounts]:
+    """The first `wanted` pairs below the limit, from the top again as often as needed."""
+    short = pairs.prompt_tokens + pairs.output_tokens < MAX_TOTAL_TOKENS
+    if not short.any():
+        raise InputError(
+            f"no pair has fewer than {MAX_TOTAL_TOKENS} tokens",
+            where=str(pairs.path),
+            fix="Give the length pairs the recipe is meant for",
+        )
+    places = np.flatnonzero(short)
+    taken = [
+        (int(pairs.prompt_tokens[place]), int(pairs.output_tokens[place]))
+        for place in np.resize(places, wanted).tolist()
+    ]
+    rounds, rest = divmod(wanted, len(places))
+    looked_at = rounds * len(short) + (int(places[rest - 1]) + 1 if rest else 0)
+    too_long = {"too_long": looked_at - wanted} if looked_at > wanted else {}
+    return taken, RowCounts(looked_at, wanted, too_long)
