@@ -1,9 +1,9 @@
-"""The report on a terminal: a result block per variant, then one fragmentation table."""
+"""The report on a terminal: the result block, the fragmentation table, a sentence each."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.text import Text
 Variants = Mapping[str, Mapping[str, Any]]
 """The `variants` of a summary, by name; figures may be None or missing."""
 
-_WIDTH = 50
+_LABEL_WIDTH = 40
 _NONE = "-"
 
 
@@ -68,6 +68,7 @@ _BLOCK_LATENCIES = (
     ("Time per Output Token (excl. 1st token)", "TPOT", "tpot_s"),
     ("Inter-token Latency", "ITL", "itl_s"),
     ("End-to-end Latency", "E2EL", "e2e_s"),
+    ("Queueing (part of TTFT)", "queueing", "queue_s"),
 )
 
 
@@ -99,43 +100,64 @@ def _format(value: float | None, scale: float = 1, digits: int = 0) -> str:
     return _NONE if value is None else f"{value * scale:,.{digits}f}"
 
 
-def result_block(entry: Mapping[str, Any]) -> str:
-    """The result of one variant in the layout of `vllm bench serve`, 50 columns wide.
+def result_block(variants: Variants) -> str:
+    """The result in the layout of `vllm bench serve`, with one column per variant.
 
-    Counts and rates are those of the measured time; failed requests are the rejected, aborted and
-    unfinished ones of the whole run. Percentiles are nearest-rank. An undefined figure is a dash.
+    A single variant is printed exactly as that tool does, 50 columns wide. Counts and rates are
+    those of the measured time; failed requests are the rejected, aborted and unfinished ones of
+    the whole run. Percentiles are nearest-rank. An undefined figure is a dash.
     """
-    failed = sum(
-        figure(entry, f"requests.{name}") or 0 for name in ("rejected", "aborted", "unfinished")
-    )
+    entries = list(variants.values())
+    names = [plain(name, 24) for name in variants]
+    widths = [10] if len(names) == 1 else [max(10, len(name)) + 2 for name in names]
+    width = _LABEL_WIDTH + sum(widths)
 
-    def line(label: str, value: float | None, digits: int = 2) -> str:
-        return f"{label:<40} {_NONE if value is None else f'{value:.{digits}f}':<10}"
+    def line(label: str, values: Iterable[float | None], digits: int = 2) -> str:
+        cells = [_NONE if value is None else f"{value:.{digits}f}" for value in values]
+        return f"{label:<40} {_columns(cells, widths)}"
 
-    lines = [
-        f"{' Serving Benchmark Result ':=^{_WIDTH}}",
-        line("Successful requests:", figure(entry, "measured.finished"), 0),
-        line("Failed requests:", failed, 0),
-        line("Benchmark duration (s):", figure(entry, "measured.duration_s")),
-        line("Total input tokens:", figure(entry, "measured.prompt_tokens"), 0),
-        line("Total generated tokens:", figure(entry, "measured.output_tokens"), 0),
-        line("Request throughput (req/s):", figure(entry, "throughput.requests_per_s")),
-    ]
-    goodput = figure(entry, "throughput.goodput_rps")
-    if goodput is not None:
-        lines.append(line("Request goodput (req/s):", goodput))
+    def row(label: str, path: str, digits: int = 2) -> str:
+        return line(label, [figure(entry, path) for entry in entries], digits)
+
+    lines = [f"{' Serving Benchmark Result ':=^{width}}"]
+    if len(names) > 1:
+        lines.append(f"{'':<40} {_columns(names, widths)}")
     lines += [
-        line("Output token throughput (tok/s):", figure(entry, "throughput.output_tokens_per_s")),
-        line("Total token throughput (tok/s):", figure(entry, "throughput.total_tokens_per_s")),
+        row("Successful requests:", "measured.finished", 0),
+        line("Failed requests:", map(_failed, entries), 0),
+        row("Benchmark duration (s):", "measured.duration_s"),
+        row("Total input tokens:", "measured.prompt_tokens", 0),
+        row("Total generated tokens:", "measured.output_tokens", 0),
+        row("Request throughput (req/s):", "throughput.requests_per_s"),
+    ]
+    if any(figure(entry, "throughput.goodput_rps") is not None for entry in entries):
+        lines.append(row("Request goodput (req/s):", "throughput.goodput_rps"))
+    lines += [
+        row("Output token throughput (tok/s):", "throughput.output_tokens_per_s"),
+        row("Total token throughput (tok/s):", "throughput.total_tokens_per_s"),
     ]
     for title, label, name in _BLOCK_LATENCIES:
-        lines.append(f"{title:-^{_WIDTH}}")
+        lines.append(f"{title:-^{width}}")
         for word, key in (("Mean", "mean"), ("Median", "p50"), ("P99", "p99")):
-            value = figure(entry, f"{name}.{key}")
-            milliseconds = None if value is None else 1000 * value
-            lines.append(line(f"{word} {label} (ms):", milliseconds))
-    lines.append("=" * _WIDTH)
+            seconds = [figure(entry, f"{name}.{key}") for entry in entries]
+            lines.append(
+                line(f"{word} {label} (ms):", [None if s is None else 1000 * s for s in seconds])
+            )
+    lines.append("=" * width)
     return "\n".join(lines)
+
+
+def _columns(cells: Iterable[str], widths: list[int]) -> str:
+    padded = zip(cells, widths, strict=True)
+    if len(widths) == 1:
+        return "".join(f"{cell:<{width}}" for cell, width in padded)
+    return "".join(f"{cell:>{width}}" for cell, width in padded)
+
+
+def _failed(entry: Mapping[str, Any]) -> float:
+    return sum(
+        figure(entry, f"requests.{name}") or 0 for name in ("rejected", "aborted", "unfinished")
+    )
 
 
 def fragmentation_table(variants: Variants) -> Table:
@@ -211,10 +233,8 @@ def _comparison(entry: Mapping[str, Any], base: Mapping[str, Any], base_name: st
 
 
 def print_report(variants: Variants, console: Console) -> None:
-    """Print the result block of every variant, the table and the sentences."""
-    for name, entry in variants.items():
-        console.print(Text(f"variant: {plain(name)}"))
-        console.print(Text(result_block(entry)), soft_wrap=True)
+    """Print the result block, the fragmentation table and a sentence per variant."""
+    console.print(Text(result_block(variants)), soft_wrap=True)
     console.print(fragmentation_table(variants))
     for sentence in summary_sentences(variants):
         console.print(Text(sentence))

@@ -31,7 +31,7 @@ def entry(*, running: int = 4, live: int = 400, slo: Slo | None = None) -> dict[
 
 def test_the_result_block_is_laid_out_as_people_know_it() -> None:
     """Layout of `vllm bench serve`: 50 columns, label padded to 40, two decimals."""
-    lines = [line.rstrip() for line in result_block(entry(slo=Slo(ttft_s=2))).splitlines()]
+    lines = [line.rstrip() for line in result_block({"a": entry(slo=Slo(ttft_s=2))}).splitlines()]
     assert lines == [
         "============ Serving Benchmark Result ============",
         "Successful requests:                     1",
@@ -59,6 +59,10 @@ def test_the_result_block_is_laid_out_as_people_know_it() -> None:
         "Mean E2EL (ms):                          5000.00",
         "Median E2EL (ms):                        5000.00",
         "P99 E2EL (ms):                           5000.00",
+        "-------------Queueing (part of TTFT)--------------",
+        "Mean queueing (ms):                      500.00",
+        "Median queueing (ms):                    500.00",
+        "P99 queueing (ms):                       500.00",
         "==================================================",
     ]
 
@@ -102,8 +106,9 @@ HOSTILE = "[bold red]x[/] \x1b[31m\n\u202ey :smile: [link=http://a]"
 
 
 def test_hostile_names_are_shown_as_plain_text() -> None:
-    text = rendered({HOSTILE: entry()}, width=400)
-    assert "variant: [bold red]x[/] [31my :smile: [link=http://a]\n" in text
+    text = rendered({HOSTILE: entry(), "other": entry()}, width=400)
+    assert "[bold red]x[/] [31my :sm…       other\n" in text
+    assert "[bold red]x[/] [31my :smile: [link=http://a]: live KV fills" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
 
