@@ -107,7 +107,7 @@ HOSTILE = "[bold red]x[/] \x1b[31m\n\u202ey :smile: [link=http://a]"
 
 def test_hostile_names_are_shown_as_plain_text() -> None:
     text = rendered({HOSTILE: entry(), "other": entry()}, width=400)
-    assert "[bold red]x[/] [31my :sm…       other\n" in text
+    assert "[bold red]x[/] [31my :s…       other\n" in text
     assert "[bold red]x[/] [31my :smile: [link=http://a]: live KV fills" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
