@@ -101,6 +101,7 @@ def plain_loop(requests: list[Request]) -> tuple[int, float]:
 
 
 def main() -> None:
+    """Run all comparisons; an assertion fails where a property is lost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--skip-million", action="store_true")
     options = parser.parse_args()
