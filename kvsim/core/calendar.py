@@ -43,7 +43,7 @@ class Calendar:
         self.prefill_tokens = 0
         """Computed tokens of all prefills."""
         self._next_order = 0
-        self._crossings: list[dict[int, Sequence]] = [{} for _ in range(period)]
+        self._crossings: dict[int, dict[int, Sequence]] = {}
         self._endings: dict[int, dict[int, Sequence]] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -65,9 +65,9 @@ class Calendar:
         """Decodes whose next token needs memory in this step, in running order."""
         if not self.period:
             return []
-        bucket = self._crossings[self.step % self.period]
-        if len(bucket) < 2:
-            return list(bucket.values())
+        bucket = self._crossings.get(self.step % self.period)
+        if not bucket:
+            return []
         return [bucket[order] for order in sorted(bucket)]
 
     def join(self, sequence: Sequence) -> None:
@@ -84,7 +84,7 @@ class Calendar:
         if self.period:
             residue = (1 - offset) % self.period
             sequence.block_offset = residue
-            self._crossings[residue][order] = sequence
+            self._crossings.setdefault(residue, {})[order] = sequence
         ending = self._endings.setdefault(sequence.final_tokens - 1 - offset, {})
         ending[order] = sequence
 
@@ -144,7 +144,7 @@ class Calendar:
         assert decode_tokens == self.decode_tokens, f"{decode_tokens} != {self.decode_tokens}"
         prefill_tokens = sum(s.computed for s in prefills)
         assert prefill_tokens == self.prefill_tokens, f"{prefill_tokens} != {self.prefill_tokens}"
-        crossings = sum(len(bucket) for bucket in self._crossings)
+        crossings = sum(len(bucket) for bucket in self._crossings.values())
         assert crossings == (len(decodes) if self.period else 0), "a decode is in no bucket or two"
         endings = sum(len(ending) for ending in self._endings.values())
         assert endings == len(decodes), f"{endings} endings != {len(decodes)} decodes"

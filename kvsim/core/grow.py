@@ -34,6 +34,8 @@ class GrowAllocator:
         """Not read: a growth copies the whole tensor."""
         self._real: dict[Sequence, int] = {}
         """Cells of each member that hold or will hold its own tokens; the other cells pad."""
+        self._real_cells = 0
+        """Sum of those."""
         self._rows = 0
         self._width = 0
         self._start = 0
@@ -71,6 +73,7 @@ class GrowAllocator:
             return False
         sequence.extent = self._rows
         self._real[sequence] = tokens
+        self._real_cells += tokens
         self._rows += 1
         self._set(width, blocks, start=0)
         return True
@@ -106,6 +109,7 @@ class GrowAllocator:
         )
         for sequence in sequences:
             self._real[sequence] += 1
+        self._real_cells += len(sequences)
         self._open = False
         self._set(width, blocks, start=start)
         return True
@@ -139,8 +143,10 @@ class GrowAllocator:
         """
         if sequence.extent is None:
             return
-        if self._real.pop(sequence, None) is None:
+        real = self._real.pop(sequence, None)
+        if real is None:
             raise AssertionError(f"{sequence!r} has no row of this batch")
+        self._real_cells -= real
         sequence.extent = None
         if self._real:
             self._set(self._width, self._blocks, start=self._start)
@@ -207,4 +213,4 @@ class GrowAllocator:
         cells, slots = self._rows * width, blocks * self.block_size
         self.usage.allocated = slots
         self.usage.roundup = slots - cells
-        self.usage.over_reservation = cells - sum(self._real.values())
+        self.usage.over_reservation = cells - self._real_cells

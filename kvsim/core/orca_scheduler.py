@@ -24,8 +24,8 @@ class OrcaScheduler(QueueScheduler):
         max_model_len: int,
         on_never_fits: str = "reject",
     ) -> None:
-        """`allocator` must reserve at admission: there is nobody to preempt later."""
-        if not allocator.reserves_ahead:
+        """`allocator` must never need memory after admission: there is nobody to preempt."""
+        if allocator.append_period():
             raise ValueError("the orca scheduler never preempts: memory must be reserved ahead")
         super().__init__(
             allocator,

@@ -26,7 +26,8 @@ class Allocator(Protocol):
     usage: Usage
     """Read by recorders after every `schedule()`; changed only by the methods below."""
     reserves_ahead: bool
-    """Whether admission takes all memory a request may need, so that it never grows."""
+    """Whether empty allocated slots are address space ahead of the sequence (contiguous) rather
+    than the rest of its last block (paged)."""
     live_tokens: Callable[[Sequence], int]
     """Computed tokens of a sequence before this step; set by the scheduler, read for copies."""
 
@@ -96,6 +97,12 @@ class Scheduler(Protocol):
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
 
+    def blocked_reason(self) -> str:
+        """Why nothing was scheduled although requests wait and nothing runs."""
+
+    def running(self) -> list[Sequence]:
+        """Everything that holds memory, in running order."""
+
     def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
         """What waits and what runs, in order, with current `tokens` and `computed`."""
 
@@ -103,7 +110,7 @@ class Scheduler(Protocol):
         """Decide the next step. Changes queues and memory as if the step had been computed."""
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
-        """Book the step's sampled tokens; finished sequences lose their memory and are returned."""
+        """Book the step's sampled tokens; returns the sequences that sampled their last one."""
 
 
 class Clock(Protocol):

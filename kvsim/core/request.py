@@ -25,6 +25,7 @@ class Request(NamedTuple):
 class State(StrEnum):
     """Where a sequence is in its life."""
 
+    NOT_SENT = "not_sent"
     WAITING = "waiting"
     PREFILLING = "prefilling"
     DECODING = "decoding"

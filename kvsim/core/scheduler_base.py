@@ -33,7 +33,8 @@ class QueueScheduler:
         self.rejects_never_fitting = on_never_fits == "reject"
         self.waiting: deque[Sequence] = deque()
         self.calendar = Calendar(allocator.append_period())
-        allocator.live_tokens = self.calendar.computed_tokens
+        self._plan = StepPlan(0, self.calendar.members)
+        allocator.live_tokens = self._computed_before_step
 
     def refuse(self, request: Request) -> str | None:
         """Reason for a rejection at arrival, or None.
@@ -75,6 +76,10 @@ class QueueScheduler:
         """Whether anything runs or waits."""
         return bool(self.calendar.members or self.waiting)
 
+    def blocked_reason(self) -> str:
+        """Why nothing was scheduled although requests wait and nothing runs."""
+        return "the head of the queue does not fit the empty memory"
+
     def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
         """What waits and what runs, in order, with current `tokens` and `computed`."""
         running = self.running()
@@ -94,7 +99,17 @@ class QueueScheduler:
     def _begin(self) -> StepPlan:
         calendar = self.calendar
         calendar.step += 1
-        return StepPlan(calendar.step, calendar.members)
+        self._plan = StepPlan(calendar.step, calendar.members)
+        return self._plan
+
+    def _computed_before_step(self, sequence: Sequence) -> int:
+        """Tokens that have KV when this step's copies run: its own tokens are not there yet."""
+        if sequence.state is State.DECODING:
+            return self.calendar.step - 1 + sequence.offset
+        for owner, chunk in zip(self._plan.prefills, self._plan.chunks, strict=True):
+            if owner is sequence:
+                return chunk.prior_tokens
+        return sequence.computed
 
     def _close(self, plan: StepPlan) -> StepPlan:
         """Fill the plan's totals and look at the head of the queue."""
@@ -108,11 +123,10 @@ class QueueScheduler:
             head = self.waiting[0]
             if not self.allocator.fits_sum(head):
                 plan.head_short_of_memory = True
-            elif self.allocator.reserves_ahead and self.allocator.held_up(head):
+            elif self.allocator.held_up(head):
                 plan.head_held_up = True
                 head.held_up_by_fragmentation = True
-        if self.allocator.reserves_ahead:
-            plan.copies = self.allocator.take_copies()
+        plan.copies = self.allocator.take_copies()
         return plan
 
     def _preempt(self, victim: Sequence, plan: StepPlan) -> None:

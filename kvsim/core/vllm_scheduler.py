@@ -68,6 +68,16 @@ class VllmScheduler(QueueScheduler):
         finished += self.calendar.take_endings()
         return self._finish(finished, plan) if finished else finished
 
+    def blocked_reason(self) -> str:
+        """Memory, or a prompt that one step's budget cannot hold while prompts stay whole."""
+        head = self.waiting[0].tokens
+        if not self.enable_chunked_prefill and head > self.max_num_batched_tokens:
+            return (
+                f"the head of the queue has {head} tokens, more than max_num_batched_tokens "
+                f"(={self.max_num_batched_tokens}), and chunked prefill is off"
+            )
+        return super().blocked_reason()
+
     def _chunk_limit(self) -> int:
         """Most tokens of one prefill in this step; the threshold is off for a lone request."""
         threshold = self.long_prefill_token_threshold

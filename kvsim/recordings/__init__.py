@@ -1,6 +1,6 @@
 """Recordings of vLLM's real scheduler: reading them and replaying them row for row."""
 
-from kvsim.recordings.reader import Recording, read_recording
+from kvsim.recordings.reader import Recording
 from kvsim.recordings.verify import Report, Result, verify
 
-__all__ = ["Recording", "Report", "Result", "read_recording", "verify"]
+__all__ = ["Recording", "Report", "Result", "verify"]

@@ -1,6 +1,7 @@
 """Reads a recording: JSON lines with a header, requests, one row per step, and totals.
 
-Format 1, gzip or plain. Caps: 256 MiB uncompressed, 4 MiB per line.
+Format 1, gzip or plain. Rows are read one by one as they are compared. Caps: 256 MiB
+uncompressed, 4 MiB per line, 1,000,000 requests.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +17,93 @@ from kvsim.errors import InputError
 
 MAX_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 4 * 2**20
+MAX_REQUESTS = 1_000_000
+MAX_STEP = 100_000_000
 GZIP_MAGIC = b"\x1f\x8b"
+FIX = "Give a recording of format 1 (JSON lines: header, req..., step rows, end)"
 
-CONFIG_TYPES: dict[str, tuple[type, ...]] = {
-    "num_gpu_blocks": (int,),
-    "block_size": (int,),
-    "max_num_seqs": (int,),
-    "max_num_batched_tokens": (int,),
-    "max_model_len": (int,),
-    "enable_chunked_prefill": (bool,),
-    "enable_prefix_caching": (bool,),
-    "long_prefill_token_threshold": (int,),
-    "policy": (str,),
-    "watermark": (int, float),
-    "scheduler_reserve_full_isl": (bool,),
-    "async_scheduling": (bool,),
+_TOKENS = 100_000_000
+CONFIG_LIMITS: dict[str, tuple[int, int]] = {
+    "num_gpu_blocks": (2, 10_000_000),
+    "block_size": (1, 1_000_000),
+    "max_num_seqs": (1, 1_000_000),
+    "max_num_batched_tokens": (1, _TOKENS),
+    "max_model_len": (2, _TOKENS),
+    "long_prefill_token_threshold": (0, _TOKENS),
+}
+"""Integers of a config, smallest and largest value."""
+CONFIG_FLAGS = (
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "scheduler_reserve_full_isl",
+    "async_scheduling",
+)
+REQUEST_LIMITS = {
+    "arrival_step": (0, MAX_STEP),
+    "prompt_tokens": (1, _TOKENS),
+    "output_tokens": (1, _TOKENS),
 }
 
 
-@dataclass
 class Recording:
-    """One recorded run. `rows` are as recorded; `lines` holds each row's line number."""
+    """One recorded run: header and requests at once, rows as they are asked for.
 
-    path: Path
-    vllm_version: str
-    config: dict[str, Any]
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    totals: dict[str, Any] = field(default_factory=dict)
+    `totals` is the end line; it is known once `rows()` is exhausted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open and check the file up to its first row. InputError names file and line."""
+        self.path = path
+        self._lines = _objects(path)
+        self._first_row: tuple[int, dict[str, Any]] | None = None
+        self.requests: list[dict[str, Any]] = []
+        self.totals: dict[str, Any] = {}
+        number, item = next(self._lines, (0, {}))
+        self.vllm_version, self.config = _header(item, f"{path}:{number}")
+        self._read_requests()
+
+    def _read_requests(self) -> None:
+        names: set[str] = set()
+        for number, item in self._lines:
+            if "req" not in item:
+                self._first_row = number, item
+                return
+            where = f"{self.path}:{number}"
+            request = _request(item["req"], where)
+            if request["id"] in names or len(names) >= MAX_REQUESTS:
+                raise InputError(
+                    f"req.id {request['id']!r} occurs twice, or more than {MAX_REQUESTS} requests",
+                    where=where,
+                    fix=FIX,
+                )
+            names.add(request["id"])
+            self.requests.append(request)
+
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Step rows with their line numbers, once."""
+        item = self._first_row
+        number = 0
+        while item is not None:
+            number, row = item
+            where = f"{self.path}:{number}"
+            if "end" in row:
+                self.totals = _object(row["end"], "end", where)
+            elif self.totals or not _is_int(row.get("step"), 0, MAX_STEP):
+                raise InputError("neither a step row nor the end", where=where, fix=FIX)
+            else:
+                yield number, row
+            item = next(self._lines, None)
+        if not self.totals:
+            raise InputError(
+                "not a whole recording: no end line", where=f"{self.path}:{number}", fix=FIX
+            )
 
     def unsupported(self) -> str | None:
         """What the recording needs that kvsim does not simulate, or None."""
         config = self.config
         needs = [
             (config["enable_prefix_caching"], "prefix caching"),
-            (config["policy"] != "fcfs", f"policy {config['policy']}"),
+            (config["policy"] != "fcfs", f"policy {config['policy']!r}"),
             (config["async_scheduling"], "async scheduling"),
             (config.get("spec"), "speculative decoding"),
             (not _one_full_group(config.get("kv_groups")), "layer groups"),
@@ -61,43 +112,16 @@ class Recording:
         return ", ".join(missing) or None
 
 
-def _one_full_group(groups: Any) -> bool:
+def _one_full_group(groups: list[dict[str, Any]] | None) -> bool:
     return groups is None or (len(groups) == 1 and groups[0].get("type") == "full")
 
 
-def read_recording(path: Path) -> Recording:
-    """Read and check one file; InputError names file and line."""
-    recording: Recording | None = None
-    number = 0
-    for number, item in _objects(path):
-        where = f"{path}:{number}"
-        if recording is None:
-            recording = _header(path, item, where)
-        elif "req" in item:
-            recording.requests.append(_request(item["req"], where))
-        elif "end" in item:
-            recording.totals = _object(item["end"], "end", where)
-        elif isinstance(item.get("step"), int):
-            recording.rows.append(item)
-            recording.lines.append(number)
-        else:
-            raise InputError("neither a request, a step row nor the end", where=where, fix=FIX)
-    if recording is None or not recording.totals:
-        what = "empty" if recording is None else "no end line"
-        raise InputError(f"not a whole recording: {what}", where=f"{path}:{number}", fix=FIX)
-    return recording
-
-
-FIX = "Give a recording of format 1 (JSON lines: header, req..., step rows, end)"
-
-
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    total = 0
+    total = number = 0
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP_MAGIC
         with gzip.open(path) if packed else path.open("rb") as stream:
-            number = 0
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 total += len(line)
@@ -127,27 +151,63 @@ def _object(value: Any, name: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _header(path: Path, item: dict[str, Any], where: str) -> Recording:
+def _is_int(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _check_int(value: Any, name: str, limits: tuple[int, int], where: str) -> None:
+    if not _is_int(value, *limits):
+        raise InputError(
+            f"{name} must be an integer from {limits[0]} to {limits[1]}, got {value!r}",
+            where=where,
+            fix=FIX,
+        )
+
+
+def _header(item: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    if not item:
+        raise InputError("not a whole recording: empty", where=where, fix=FIX)
     header = _object(item.get("header"), "header", where)
     if header.get("format") != 1:
         raise InputError(f"format {header.get('format')!r} is not 1", where=where, fix=FIX)
     config = _object(header.get("config"), "header.config", where)
-    for name, types in CONFIG_TYPES.items():
-        value = config.get(name)
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            wanted = " or ".join(kind.__name__ for kind in types)
-            raise InputError(f"config.{name} must be {wanted}, got {value!r}", where=where, fix=FIX)
-    return Recording(path, str(header.get("vllm_version")), config)
+    for name, limits in CONFIG_LIMITS.items():
+        _check_int(config.get(name), f"config.{name}", limits, where)
+    for name in CONFIG_FLAGS:
+        if not isinstance(config.get(name), bool):
+            raise InputError(
+                f"config.{name} must be true or false, got {config.get(name)!r}",
+                where=where,
+                fix=FIX,
+            )
+    watermark = config.get("watermark")
+    if not isinstance(watermark, int | float) or not 0 <= watermark < 1:
+        raise InputError(
+            f"config.watermark must be in [0, 1), got {watermark!r}", where=where, fix=FIX
+        )
+    groups = config.get("kv_groups")
+    if groups is not None and not (
+        isinstance(groups, list) and all(isinstance(group, dict) for group in groups)
+    ):
+        raise InputError(
+            f"config.kv_groups must be null or a list of objects, got {groups!r}",
+            where=where,
+            fix=FIX,
+        )
+    if not isinstance(config.get("policy"), str):
+        raise InputError(
+            f"config.policy must be text, got {config.get('policy')!r}", where=where, fix=FIX
+        )
+    return str(header.get("vllm_version")), config
 
 
 def _request(value: Any, where: str) -> dict[str, Any]:
     request = _object(value, "req", where)
-    if not isinstance(request.get("id"), str):
-        raise InputError(f"req.id must be text, got {request.get('id')!r}", where=where, fix=FIX)
-    for name, least in (("arrival_step", 0), ("prompt_tokens", 1), ("output_tokens", 1)):
-        number = request.get(name)
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise InputError(
-                f"req.{name} must be an integer >= {least}, got {number!r}", where=where, fix=FIX
-            )
+    name = request.get("id")
+    if not isinstance(name, str) or not name.isprintable():
+        raise InputError(f"req.id must be printable text, got {name!r}", where=where, fix=FIX)
+    for field, limits in REQUEST_LIMITS.items():
+        _check_int(request.get(field), f"req.{field}", limits, where)
+    if request.get("abort_step") is not None:
+        _check_int(request["abort_step"], "req.abort_step", (0, MAX_STEP), where)
     return request

@@ -53,6 +53,7 @@ class Replay:
         }
         self._arrivals: dict[int, list[Request]] = {}
         self._aborts: dict[int, list[str]] = {}
+        self._last_arrival = max((item["arrival_step"] for item in requests), default=-1)
         for item in requests:
             arrival = item["arrival_step"]
             request = Request(item["id"], arrival, item["prompt_tokens"], item["output_tokens"])
@@ -73,17 +74,19 @@ class Replay:
             if len(row) > 1:
                 self.totals["steps"] += 1
                 yield row
-            if not works and not self._pending(step + 1):
+            if not works and self._last_arrival <= step:
                 break
-            step += 1
-            if empty_rows >= STALL_ROWS and not self._pending(step):
+            step = step + 1 if works else self._next_event(step)
+            if empty_rows >= STALL_ROWS and self._last_arrival < step:
                 waiting = self.scheduler.waiting
                 self.totals["stalled"] = [sequence.request.request_id for sequence in waiting]
                 break
         self.totals["last_step"] = step
 
-    def _pending(self, step: int) -> bool:
-        return any(at >= step for at in self._arrivals)
+    def _next_event(self, step: int) -> int:
+        """The next step at which something arrives or is cancelled; idle steps have no row."""
+        later = (at for events in (self._arrivals, self._aborts) for at in events if at > step)
+        return min(later, default=step + 1)
 
     def _arrive(self, step: int, row: dict[str, Any]) -> None:
         rejected = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError
-from kvsim.recordings.reader import Recording, read_recording
+from kvsim.recordings.reader import Recording
 from kvsim.recordings.replay import Replay
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -79,7 +79,7 @@ def verify(arguments: Iterable[Path], *, only_supported: bool = False) -> Report
     """
     report = Report()
     for path in recording_files(arguments):
-        recording = read_recording(path)
+        recording = Recording(path)
         missing = recording.unsupported()
         if missing is None:
             report.results.append(compare(recording))
@@ -93,20 +93,17 @@ def verify(arguments: Iterable[Path], *, only_supported: bool = False) -> Report
 
 def compare(recording: Recording) -> Result:
     """Replay one recording up to its first difference."""
-    try:
-        replay = Replay(recording.config, recording.requests)
-    except ValueError as error:
-        raise InputError(
-            str(error), where=f"{recording.path}:1", fix="Correct the config in the header"
-        ) from error
-    result = Result(recording.path, "passed", recording.vllm_version, rows=len(recording.rows))
-    for index, (want, got) in enumerate(zip_longest(recording.rows, replay)):
-        if want != got:
+    replay = Replay(recording.config, recording.requests)
+    result = Result(recording.path, "passed", recording.vllm_version)
+    for recorded, replayed in zip_longest(recording.rows(), replay):
+        line, want = recorded or (0, None)
+        if want != replayed:
             result.outcome = "failed"
-            result.line = recording.lines[min(index, len(recording.lines) - 1)]
-            result.reason = f"step {(want or got)['step']} differs"
-            result.difference = differing(want or {}, got or {})
+            result.line = line
+            result.reason = f"step {(want or replayed or {})['step']} differs"
+            result.difference = differing(want or {}, replayed or {})
             return result
+        result.rows += 1
     if replay.totals != recording.totals:
         result.outcome = "failed"
         result.reason = "the totals differ"

@@ -26,8 +26,9 @@ class SummaryRecorder:
     request counts, tokens, steps, duration, preemptions and held-up steps cover the whole run.
     * By time, a step or idle stretch counts by its overlap with the window; by iteration a step
       counts when it starts inside, start included, end excluded.
-    * A token delivered at t is inside when start < t <= end. It decides which ITL gaps and finished
-      requests count; TTFT, TPOT, end-to-end and queueing are of requests that arrive inside.
+    * A token delivered at t is inside when start < t <= end. It decides which ITL gaps, finished
+      requests and tokens count (a prompt with its request's first token); TTFT, TPOT, end-to-end
+      and queueing are of requests that arrive inside.
     * The state counted is the one after `schedule()`, held for the step's duration. Memory still
       held in an idle stretch counts as reservation: nothing says how much of it is computed.
 
@@ -54,6 +55,8 @@ class SummaryRecorder:
         self._by_time = StateSums()
         self._by_iteration = StateSums()
         self._itl = LogHistogram()
+        self._prompt_tokens = 0
+        self._output_tokens = 0
         self._buffer: list[int] = []
         self._step_end_ns = 0
         self._idle_end_ns = 0
@@ -132,10 +135,15 @@ class SummaryRecorder:
         counts["preemptions"] += len(plan.preempted)
         counts["held_up"] += plan.head_held_up
         counts["short_of_memory"] += plan.head_short_of_memory
+        if not self._delivers_inside(end_ns):
+            return
+        self._output_tokens += len(plan.joined)
         for sequence in plan.joined:
+            if sequence.first_token_ns < 0:
+                self._prompt_tokens += sequence.request.prompt_tokens
             # A request resumed after a preemption waited since its last delivery; the gaps of
             # decodes are the steps themselves.
-            if sequence.last_token_ns >= 0 and self._delivers_inside(end_ns):
+            if sequence.last_token_ns >= 0:
                 self._itl.add(end_ns - sequence.last_token_ns)
 
     def _step_at_edge(self, plan: StepPlan, start_ns: int, end_ns: int, gap_ns: int) -> None:
@@ -146,6 +154,7 @@ class SummaryRecorder:
         counts["recomputed"] += plan.recomputed_tokens
         if self._delivers_inside(end_ns):
             self._itl.add(gap_ns, plan.num_decodes)
+            self._output_tokens += plan.num_decodes
         overlap = self._overlap(start_ns, end_ns)
         starts_inside = self._window is not None and self._window[0] <= start_ns < self._window[1]
         if not (overlap or starts_inside):
@@ -181,6 +190,7 @@ class SummaryRecorder:
         counts["scheduled"] += sum(decodes) + sum(prefills)
         counts["recomputed"] += sum(recomputed)
         self._itl.add_many(gaps, decodes)
+        self._output_tokens += sum(decodes)
         self._by_time.add_columns(states, durations)
         self._by_iteration.add_columns(states, None)
         self._note_extremes(states)
@@ -218,7 +228,9 @@ class SummaryRecorder:
         counts = self._counts
         duration_ns = max(self._step_end_ns, self._idle_end_ns)
         start_ns, end_ns = self._window or (0, duration_ns)
-        measured_ns = max(0, min(end_ns, duration_ns) - start_ns)
+        end_ns = min(end_ns, duration_ns)
+        measured_ns = max(0, end_ns - start_ns)
+        delivered = {"prompt_tokens": self._prompt_tokens, "output_tokens": self._output_tokens}
         latencies = self._requests.latencies()
         return {
             "requests": self._requests.requests(),
@@ -234,7 +246,8 @@ class SummaryRecorder:
                 "to_s": end_ns / NS_PER_S,
                 "duration_s": measured_ns / NS_PER_S,
                 "steps": self._by_iteration.weight,
-                **self._requests.measured(),
+                "finished": self._requests.measured_finished,
+                **delivered,
             },
             "memory": self._memory(),
             "batch": {
@@ -245,7 +258,7 @@ class SummaryRecorder:
             "preemptions": counts["preemptions"],
             "held_up_steps": counts["held_up"],
             "short_of_memory_steps": counts["short_of_memory"],
-            "throughput": self._requests.throughput(measured_ns),
+            "throughput": self._requests.throughput(measured_ns, **delivered),
             "ttft_s": latencies["ttft_s"],
             "tpot_s": latencies["tpot_s"],
             "itl_s": self._itl.seconds(),

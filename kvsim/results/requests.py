@@ -13,10 +13,6 @@ Window = tuple[int, int]
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 
-_MAX_REASONS = 100
-"""Reasons are free text and may hold numbers: beyond this many they are counted together."""
-
-
 class Slo(NamedTuple):
     """Service-level objectives, in seconds; None is no demand."""
 
@@ -44,9 +40,9 @@ def latencies_ns(sequence: Sequence) -> dict[str, int | None]:
 class RequestTotals:
     """What became of the requests.
 
-    Counts and tokens cover the whole run; throughput the requests that finish inside `window` (its
-    end included: a delivery belongs to the step before it); latencies the finished requests that
-    arrive inside it (its end excluded). Tokens are those of finished requests, as
+    Counts and tokens cover the whole run; request rates the requests that finish inside `window`
+    (its end included: a delivery belongs to the step before it); latencies the finished requests
+    that arrive inside it (its end excluded). Tokens are those of finished requests, as
     `vllm bench serve` counts them.
     """
 
@@ -59,7 +55,9 @@ class RequestTotals:
         self._held_up = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._measured = {"requests": 0, "prompt_tokens": 0, "output_tokens": 0, "good": 0}
+        self.measured_finished = 0
+        """Requests that finished inside the window."""
+        self._measured_good = 0
         self._latencies = {name: LogHistogram() for name in LATENCIES}
 
     def add(self, sequence: Sequence, outcome: str) -> None:
@@ -73,10 +71,9 @@ class RequestTotals:
             self._add_finished(sequence)
 
     def reject(self, reason: str) -> None:
-        """Book a request rejected at arrival."""
-        if reason not in self._rejected and len(self._rejected) >= _MAX_REASONS:
-            reason = "other reasons"
-        self._rejected[reason] = self._rejected.get(reason, 0) + 1
+        """Book a request rejected at arrival, by the kind of its reason (`kind: details`)."""
+        kind = reason.partition(": ")[0]
+        self._rejected[kind] = self._rejected.get(kind, 0) + 1
 
     def _add_finished(self, sequence: Sequence) -> None:
         prompt = sequence.request.prompt_tokens
@@ -86,10 +83,8 @@ class RequestTotals:
         latencies = latencies_ns(sequence)
         start, end = self._window or (None, None)
         if start is None or end is None or start < sequence.finished_ns <= end:
-            self._measured["requests"] += 1
-            self._measured["prompt_tokens"] += prompt
-            self._measured["output_tokens"] += output
-            self._measured["good"] += self._meets_slo(latencies)
+            self.measured_finished += 1
+            self._measured_good += self._meets_slo(latencies)
         if start is None or end is None or start <= sequence.arrived_ns < end:
             for name, value in latencies.items():
                 if value is not None:
@@ -119,26 +114,22 @@ class RequestTotals:
         """Prompt and output tokens of the finished requests."""
         return {"prompt": self._prompt_tokens, "output": self._output_tokens}
 
-    def measured(self) -> dict[str, int]:
-        """Requests that finished inside the window, and their tokens."""
-        return {
-            "finished": self._measured["requests"],
-            "prompt_tokens": self._measured["prompt_tokens"],
-            "output_tokens": self._measured["output_tokens"],
-        }
+    def throughput(
+        self, measured_ns: int, *, prompt_tokens: int, output_tokens: int
+    ) -> dict[str, float | None]:
+        """Rates per second over `measured_ns`; None for no time, goodput None without an SLO.
 
-    def throughput(self, measured_ns: int) -> dict[str, float | None]:
-        """Rates per second over `measured_ns`; None for no time, goodput None without an SLO."""
-        measured = self._measured
+        The tokens are those delivered inside the window, a prompt with its first token.
+        """
 
         def rate(count: int) -> float | None:
             return count * NS_PER_S / measured_ns if measured_ns else None
 
         return {
-            "requests_per_s": rate(measured["requests"]),
-            "output_tokens_per_s": rate(measured["output_tokens"]),
-            "total_tokens_per_s": rate(measured["prompt_tokens"] + measured["output_tokens"]),
-            "goodput_rps": None if self._slo is None else rate(measured["good"]),
+            "requests_per_s": rate(self.measured_finished),
+            "output_tokens_per_s": rate(output_tokens),
+            "total_tokens_per_s": rate(prompt_tokens + output_tokens),
+            "goodput_rps": None if self._slo is None else rate(self._measured_good),
         }
 
     def latencies(self) -> dict[str, dict[str, float | int | None]]:

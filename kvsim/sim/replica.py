@@ -7,21 +7,19 @@ come before the end of a step: the next `schedule()` sees every request that arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import simpy
-from simpy.events import URGENT, Event
+from simpy.events import Event
 
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Clock, Recorder, Scheduler
-from kvsim.core.request import Request, Sequence
+from kvsim.core.request import Request, Sequence, State
+from kvsim.sim.clients import Clients
 
 NS_PER_S = 1_000_000_000
-STEPS_WITHOUT_PROGRESS = 10_000
-"""Steps in a row that only recompute what had been computed before a run is called stuck."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,11 @@ class RunEnd:
 
 
 class Replica:
-    """One engine. `on_end` is told about every request that leaves (closed-loop clients wait)."""
+    """One engine.
+
+    `on_end` is told how many requests left; `may_send` says whether a request can still arrive
+    although none leaves.
+    """
 
     def __init__(
         self,
@@ -62,47 +64,36 @@ class Replica:
         self.recorder = recorder
         self.steps = 0
         self.stuck: Stuck | None = None
+        self.may_send: Callable[[], bool] = lambda: True
         self._on_end = on_end
         self._wake: Event | None = None
-        self._closed = False
         self._step_end_ns = 0
-        self._barren_steps = 0
+        self._outgrew_memory: set[Sequence] = set()
+        """Sequences that, alone, outgrew the memory since any request last advanced."""
 
     @property
     def now_ns(self) -> int:
         """Simulated time; the environment is only ever advanced by whole nanoseconds."""
         return int(self.env.now)
 
-    def submit(self, requests: Iterable[Request]) -> None:
-        """Take requests that arrive now."""
-        rejected = 0
-        for request in requests:
-            reason = self.scheduler.refuse(request)
-            if reason is None:
-                self.scheduler.add(request).arrived_ns = self.now_ns
-            else:
-                self.recorder.rejected(request, reason)
-                rejected += 1
-        if rejected:
-            self._on_end(rejected)
-        self._rouse()
-
-    def close(self) -> None:
-        """No request will come any more."""
-        self._closed = True
-        self._rouse()
-
-    def _rouse(self) -> None:
+    def submit(self, request: Request) -> None:
+        """Take a request that arrives now."""
+        reason = self.scheduler.refuse(request)
+        if reason is None:
+            self.scheduler.add(request)
+        else:
+            self.recorder.rejected(request, reason)
+            self._on_end(1)
         if self._wake is not None:
             self._wake.succeed()
             self._wake = None
 
     def run(self) -> Generator[Event, Any, None]:
-        """The SimPy process."""
+        """The SimPy process: ends when all work is done or nothing can advance."""
         env, scheduler = self.env, self.scheduler
-        while True:
+        while self.stuck is None:
             if not scheduler.has_work():
-                if self._closed:
+                if not self.may_send():
                     return
                 yield from self._sleep()
                 continue
@@ -115,14 +106,11 @@ class Replica:
             elif plan.preempted:
                 self._begin(plan, 0)
                 self._end(plan)
-            elif self._closed:
-                self._give_up("the head of the queue does not fit the empty memory")
-                return
-            else:
+                self._watch(plan.preempted[-1])
+            elif self.may_send():
                 yield from self._sleep()
-            if self._barren_steps >= STEPS_WITHOUT_PROGRESS:
-                self._give_up(f"{STEPS_WITHOUT_PROGRESS} steps in a row only recomputed tokens")
-                return
+            else:
+                self._give_up(scheduler.blocked_reason())
 
     def _sleep(self) -> Generator[Event, Any, None]:
         start_ns = self.now_ns
@@ -141,9 +129,7 @@ class Replica:
                 sequence.first_scheduled_ns = start_ns
         self.steps += 1
         if plan.num_decodes or plan.prefill_tokens > plan.recomputed_tokens:
-            self._barren_steps = 0
-        else:
-            self._barren_steps += 1
+            self._outgrew_memory.clear()
         self.recorder.step(plan, start_ns, duration_ns)
 
     def _end(self, plan: StepPlan) -> None:
@@ -159,67 +145,29 @@ class Replica:
         if finished:
             self._on_end(len(finished))
 
+    def _watch(self, victim: Sequence) -> None:
+        """Notice that a sequence which needs more than all memory is tried again and again.
+
+        It was the last one running and took back its own memory. If it comes to that twice while
+        no request computed anything new, and no request can arrive, it will for ever.
+        """
+        if victim in self._outgrew_memory and not self.may_send():
+            self._give_up(
+                f"request {victim.request.request_id} outgrew the whole memory and was computed "
+                f"again without any other request advancing"
+            )
+        self._outgrew_memory.add(victim)
+
     def _give_up(self, reason: str) -> None:
         queue, running = self.scheduler.unfinished()
         head = (queue or running)[0]
         self.stuck = Stuck(
-            at_s=self.env.now / NS_PER_S,
+            at_s=self.now_ns / NS_PER_S,
             waiting=len(queue),
             running=len(running),
             head_request_id=head.request.request_id,
             reason=reason,
         )
-
-
-class Clients:
-    """Sends a workload's requests at their times, at most `max_concurrency` at once.
-
-    With a limit, a request whose time has come waits until another one leaves, and arrives then.
-    """
-
-    def __init__(
-        self, env: simpy.Environment, workload: Iterable[Request], max_concurrency: int | None
-    ) -> None:
-        self.env = env
-        self.workload = workload
-        self.max_concurrency = max_concurrency
-        self.in_flight = 0
-        self._room: Event | None = None
-
-    def left(self, count: int) -> None:
-        """`count` requests reached their end."""
-        self.in_flight -= count
-        if self._room is not None:
-            self._room.succeed()
-            self._room = None
-
-    def run(self, replica: Replica) -> Generator[Event, Any, None]:
-        """The SimPy process."""
-        for arrival_ns, group in groupby(self.workload, key=lambda request: request.arrival_ns):
-            if arrival_ns > self.env.now:
-                yield self._at(arrival_ns)
-            if self.max_concurrency is None:
-                replica.submit(group)
-            else:
-                yield from self._send_limited(group, replica, self.max_concurrency)
-        replica.close()
-
-    def _send_limited(
-        self, group: Iterator[Request], replica: Replica, limit: int
-    ) -> Generator[Event, Any, None]:
-        for request in group:
-            while self.in_flight >= limit:
-                self._room = self.env.event()
-                yield self._room
-            self.in_flight += 1
-            replica.submit((request,))
-
-    def _at(self, time_ns: int) -> Event:
-        """An event at an absolute time that comes before step ends at the same instant."""
-        event = self.env.event()
-        event._ok, event._value = True, None
-        self.env.schedule(event, priority=URGENT, delay=time_ns - self.env.now)
-        return event
 
 
 def run_replica(
@@ -233,27 +181,26 @@ def run_replica(
 ) -> RunEnd:
     """Run a workload through one replica until every request has ended or nothing can advance.
 
-    `progress` receives the number of requests that left since its last call.
+    What is left then is recorded as unfinished, requests that were never sent too. `progress`
+    receives the number of requests that left since its last call.
     """
     env = simpy.Environment(initial_time=0)
-    clients = Clients(env, workload, max_concurrency)
 
     def on_end(count: int) -> None:
-        if max_concurrency is not None:
-            clients.left(count)
+        clients.left(count)
         if progress is not None:
             progress(count)
 
     replica = Replica(env, scheduler, clock, recorder, on_end=on_end)
-    env.process(clients.run(replica))
-    done = env.process(replica.run())
-    env.run(until=done)
-    _record_unfinished(scheduler, recorder)
-    return RunEnd(int(env.now), replica.steps, replica.stuck)
-
-
-def _record_unfinished(scheduler: Scheduler, recorder: Recorder) -> None:
+    clients = Clients(env, workload, replica.submit, max_concurrency=max_concurrency)
+    replica.may_send = clients.may_send
+    env.process(clients.run())
+    env.run(until=env.process(replica.run()))
     queue, running = scheduler.unfinished()
-    left: list[Sequence] = [*running, *queue]
-    for sequence in left:
+    for sequence in [*running, *queue]:
         recorder.request(sequence, "unfinished")
+    for request in clients.unsent():
+        sequence = Sequence(request, request.prompt_tokens + request.output_tokens)
+        sequence.state = State.NOT_SENT
+        recorder.request(sequence, "unfinished")
+    return RunEnd(int(env.now), replica.steps, replica.stuck)

@@ -12,6 +12,7 @@ from kvsim.core.accounting import split
 from kvsim.core.contiguous import RESERVATIONS, ContiguousAllocator, Extent
 from kvsim.core.plan import Copy
 from kvsim.core.request import Request, Sequence
+from kvsim.core.vllm_scheduler import VllmScheduler
 
 EXACT = {"reserve": "oracle", "placement": "first_fit"}
 
@@ -512,3 +513,23 @@ TestFirstFit = FirstFitMachine.TestCase
 TestCompactingFirstFit = CompactingFirstFitMachine.TestCase
 TestCompactingBestFit = CompactingBestFitMachine.TestCase
 TestCompactingNextFit = CompactingNextFitMachine.TestCase
+
+
+def test_compaction_copies_what_has_kv_when_the_step_begins() -> None:
+    """A decode moves without the token of this step; what was admitted in it has nothing yet."""
+    allocator = ContiguousAllocator(
+        12, 4, max_model_len=48, reserve="oracle", placement="next_fit", compaction=True
+    )
+    scheduler = VllmScheduler(
+        allocator, max_num_seqs=8, max_num_batched_tokens=100, max_model_len=48
+    )
+    for name, prompt, output in (("gone", 3, 1), ("decode", 10, 9), ("also gone", 3, 1)):
+        scheduler.add(Request(name, 0, prompt, output))
+    for _ in range(2):
+        scheduler.complete(scheduler.schedule())
+    scheduler.add(Request("new, in the way", 0, 7, 1))
+    scheduler.add(Request("big", 0, 16, 4))
+    plan = scheduler.schedule()
+    assert len(plan.admitted) == 2
+    assert plan.copies == [Copy(source_slot=4, target_slot=0, tokens=11)]
+    assert [s.extent.start_slot for s in scheduler.running()] == [0, 20, 28]

@@ -86,6 +86,11 @@ def assert_rows_equal(config: dict[str, Any], requests: list[dict[str, Any]], st
         replay.scheduler.calendar.check_integrity()
         if expected_step > steps:
             return
+    stalled = replay.totals["stalled"]
+    loop = reference.loop
+    assert not loop.running
+    assert [r.request_id for r in loop.waiting] == (stalled or [])
+    assert expected_step > max(item["arrival_step"] for item in requests)
 
 
 @settings(max_examples=400)

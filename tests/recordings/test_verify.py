@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.errors import InputError
-from kvsim.recordings import read_recording, verify
+from kvsim.recordings import Recording, verify
 from kvsim.recordings.verify import recording_files
 from tests.core.test_differential import ReferenceReplay
 
@@ -30,9 +31,9 @@ def test_every_row_of_the_kept_recordings_is_reproduced() -> None:
 @pytest.mark.parametrize("path", SUPPORTED, ids=lambda path: path.name)
 def test_the_reference_loop_reproduces_them_too(path: Path) -> None:
     """So the oracle of the differential test is itself checked against the real scheduler."""
-    recording = read_recording(path)
+    recording = Recording(path)
     reference = ReferenceReplay(recording.config, recording.requests)
-    rows = {row["step"]: row for row in recording.rows}
+    rows = {row["step"]: row for _, row in recording.rows()}
     for step in range(recording.totals["last_step"]):
         assert reference.row(step) == rows.get(step, {"step": step})
 
@@ -157,6 +158,69 @@ BAD_FILES = {
     "config lacks a flag": ('{"header": {"format": 1, "config": {}}}', "config.num_gpu_blocks"),
     "deeply nested": ("[" * 100_000, "not JSON"),
 }
+BAD_CONFIGS: list[tuple[str, Any]] = [
+    ("num_gpu_blocks", 10**9),
+    ("num_gpu_blocks", 1),
+    ("block_size", 10**8),
+    ("long_prefill_token_threshold", -1),
+    ("watermark", 1.5),
+    ("watermark", "x"),
+    ("kv_groups", 5),
+    ("kv_groups", ["full"]),
+    ("policy", None),
+    ("async_scheduling", 1),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_CONFIGS)
+def test_a_malformed_config_names_its_field_and_line(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    path = changed(
+        tmp_path,
+        "h1_max_model_len.jsonl.gz",
+        lambda lines: lines[0]["header"]["config"].update({field: value}),
+    )
+    with pytest.raises(InputError, match=rf"changed.jsonl:1: config.{field} must be"):
+        verify([path])
+
+
+def test_a_recording_without_rows_or_end_is_reported(tmp_path: Path) -> None:
+    def rows_only(lines: list[dict[str, Any]]) -> None:
+        del lines[-1]
+
+    def no_rows(lines: list[dict[str, Any]]) -> None:
+        lines[:] = [line for line in lines if "step" not in line]
+
+    name = "h1_max_model_len.jsonl.gz"
+    with pytest.raises(InputError, match="no end line"):
+        verify([changed(tmp_path, name, rows_only)])
+    assert verify([changed(tmp_path, name, no_rows)]).last_line() == "0 passed, 1 failed, 0 skipped"
+
+
+def test_a_far_arrival_costs_no_idle_steps(tmp_path: Path) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        late = {"id": "late", "arrival_step": 90_000_000, "prompt_tokens": 3, "output_tokens": 1}
+        lines.insert(1, {"req": late})
+
+    (result,) = verify([changed(tmp_path, "h1_max_model_len.jsonl.gz", change)]).results
+    assert result.reason == "step 90000000 differs"
+
+
+def test_rows_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """A small file of many rows with many small values is read row by row."""
+    path = tmp_path / "many.jsonl"
+    config = json.loads(
+        gzip.decompress((DATA / "h1_max_model_len.jsonl.gz").read_bytes()).splitlines()[0]
+    )
+    row = json.dumps({"step": 0, "sched": [[str(i), i] for i in range(20_000)]})
+    path.write_text("\n".join([json.dumps(config), *([row] * 60), '{"end": {"steps": 1}}']))
+    tracemalloc.start()
+    for _ in Recording(path).rows():
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * 2**20
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
@@ -167,7 +231,7 @@ def test_a_malformed_recording_is_an_error_with_file_line_and_way_out(
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        read_recording(path)
+        Recording(path)
     assert str(path) in str(caught.value)
     assert expected in str(caught.value)
     assert caught.value.fix
@@ -176,11 +240,12 @@ def test_a_malformed_recording_is_an_error_with_file_line_and_way_out(
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("id", value) for value in (None, -1, 1.5, True, [])),
+        *(("id", value) for value in (None, -1, 1.5, True, [], "\x1b]0;x", "\ud800")),
+        *(("abort_step", value) for value in (-1, "5", [], 10**12)),
         *(
             (field, value)
             for field in ("prompt_tokens", "output_tokens", "arrival_step")
-            for value in (None, -1, "7", 1.5, True, [])
+            for value in (None, -1, "7", 1.5, True, [], 10**12)
         ),
     ],
 )
@@ -191,11 +256,11 @@ def test_a_malformed_request_names_its_field_and_line(
         tmp_path, "h1_max_model_len.jsonl.gz", lambda lines: lines[3]["req"].update({field: value})
     )
     with pytest.raises(InputError, match=rf"changed.jsonl:4: req.{field} must be"):
-        read_recording(path)
+        Recording(path)
 
 
 def test_a_truncated_gzip_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes((DATA / "h1_max_model_len.jsonl.gz").read_bytes()[:3000])
     with pytest.raises(InputError, match="cannot be read"):
-        read_recording(path)
+        verify([path])

@@ -23,7 +23,8 @@ def entry(*, running: int = 4, live: int = 400, slo: Slo | None = None) -> dict[
     allocator = FakeAllocator()
     recorder = SummaryRecorder(allocator, slo=slo)
     allocator.set(allocated=live + 100, internal_tail=25)
-    recorder.step(plan(num_running=running, live_tokens=live), 0, 10 * S)
+    joined = [sequence(prompt=100), *(sequence(first=1) for _ in range(4))]
+    recorder.step(plan(num_running=running, live_tokens=live, joined=joined), 0, 10 * S)
     done = sequence(prompt=100, output=5, scheduled=S // 2, first=S, end=5 * S)
     recorder.request(done, "finished")
     return recorder.summary()

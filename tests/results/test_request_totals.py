@@ -53,7 +53,11 @@ SHAPE = {
 def run(**settings: Any) -> dict[str, Any]:
     """Ten seconds; A: 5 tokens at 1..5 s; B: 1 token at 8 s; one of each other fate."""
     recorder = SummaryRecorder(FakeAllocator(), **settings)
-    recorder.step(plan(), 0, 10 * S)
+    recorder.step(plan(joined=[sequence("a")]), 0, S)
+    for second in range(1, 5):
+        recorder.step(plan(num_decodes=1), second * S, S)
+    recorder.step(plan(joined=[sequence("b", prompt=30)]), 5 * S, 3 * S)
+    recorder.step(plan(), 8 * S, 2 * S)
     a = sequence("a", output=5, arrived=0, scheduled=S // 2, first=S, end=5 * S)
     b = sequence("b", prompt=30, output=1, arrived=4 * S, scheduled=7 * S, first=8 * S, end=8 * S)
     b.held_up_by_fragmentation = True
@@ -63,7 +67,7 @@ def run(**settings: Any) -> dict[str, Any]:
     left = sequence("d")
     left.state = State.DECODING
     recorder.request(left, "unfinished")
-    recorder.rejected(Request("e", 0, 9, 9), "too long")
+    recorder.rejected(Request("e", 0, 9, 9), "never_fits: needs 9 blocks, the pool has 8")
     return recorder.summary()
 
 
@@ -101,7 +105,7 @@ def test_every_request_is_accounted_for() -> None:
         "submitted": 5,
         "finished": 2,
         "rejected": 1,
-        "rejected_by_reason": {"too long": 1},
+        "rejected_by_reason": {"never_fits": 1},
         "aborted": 1,
         "unfinished": 1,
         "unfinished_by_reason": {"decoding": 1},
@@ -109,7 +113,7 @@ def test_every_request_is_accounted_for() -> None:
     }
 
 
-def test_tokens_and_rates_are_those_of_finished_requests() -> None:
+def test_tokens_are_those_of_finished_requests_and_rates_those_delivered() -> None:
     summary = run()
     assert (summary["tokens"]["prompt"], summary["tokens"]["output"]) == (40, 6)
     assert summary["throughput"] == {
@@ -141,7 +145,8 @@ def test_a_window_counts_arrivals_for_latency_and_ends_for_throughput() -> None:
     assert summary["ttft_s"]["mean"] == 4, "only b arrives inside"
     assert summary["measured"]["finished"] == 1, "only a ends inside, at its very end"
     assert summary["throughput"]["requests_per_s"] == 1 / 4
-    assert summary["throughput"]["output_tokens_per_s"] == 5 / 4
+    assert summary["throughput"]["output_tokens_per_s"] == 4 / 4, "those at 2, 3, 4 and 5 s"
+    assert summary["throughput"]["total_tokens_per_s"] == 4 / 4, "no first token is inside"
     assert summary["requests"]["finished"] == 2, "the whole run"
 
 
@@ -188,13 +193,18 @@ def test_a_run_without_steps_is_valid_json_with_nulls() -> None:
     assert parsed["requests"]["submitted"] == 0
 
 
-def test_a_thousand_different_reasons_do_not_grow_the_summary() -> None:
+def test_reasons_are_counted_by_kind_whatever_their_details() -> None:
     recorder = SummaryRecorder(FakeAllocator())
     for number in range(1000):
-        recorder.rejected(Request("x", 0, 1, 1), f"needs {number} slots")
+        recorder.rejected(Request("x", 0, 1, 1), f"never_fits: needs {number} slots")
+    recorder.rejected(Request("x", 0, 1, 1), "prompt_too_long")
     requests = recorder.summary()["requests"]
-    assert requests["rejected"] == sum(requests["rejected_by_reason"].values()) == 1000
-    assert len(requests["rejected_by_reason"]) == 101
+    assert requests["rejected_by_reason"] == {"never_fits": 1000, "prompt_too_long": 1}
+
+
+def test_an_open_ended_window_ends_with_the_run() -> None:
+    measured = run(window=(S, 2**63 - 1))["measured"]
+    assert (measured["from_s"], measured["to_s"], measured["duration_s"]) == (1, 10, 9)
 
 
 def test_a_tee_hands_everything_to_each_recorder() -> None:

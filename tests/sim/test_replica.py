@@ -49,13 +49,36 @@ def test_a_blocked_queue_ends_the_run_with_a_report_instead_of_spinning() -> Non
     assert [outcome for _, outcome in recorder.ended] == ["unfinished", "unfinished"]
 
 
-def test_a_lone_request_that_recomputes_for_ever_is_reported_as_stuck() -> None:
+def test_a_lone_request_that_outgrows_the_memory_again_and_again_is_reported_as_stuck() -> None:
     """Without the full-sequence gate it is admitted chunk by chunk, and evicts itself again."""
     scheduler = vllm(PagedAllocator(33, 16), on_never_fits="block", reserve_full_isl=False)
     recorder, end = run(scheduler, [Request("a", 0, 500, 300)])
     assert end.stuck is not None
-    assert "only recomputed" in end.stuck.reason
+    assert "request a outgrew the whole memory" in end.stuck.reason
     assert [outcome for _, outcome in recorder.ended] == ["unfinished"]
+    assert end.steps < 50
+
+
+def test_a_long_recomputation_is_not_called_stuck() -> None:
+    """One preempted request computes 24,000 tokens again, two per step, alone."""
+    scheduler = VllmScheduler(
+        PagedAllocator(2951, 16), max_num_seqs=2, max_num_batched_tokens=2, max_model_len=30_000
+    )
+    requests = [Request("first", 0, 10, 24_000), Request("long", 0, 23_990, 20)]
+    recorder, end = run(scheduler, requests)
+    assert end.stuck is None
+    assert {s.request.request_id: s.preemptions for s, _ in recorder.ended} == {
+        "first": 0,
+        "long": 1,
+    }
+    assert [outcome for _, outcome in recorder.ended] == ["finished", "finished"]
+
+
+def test_a_whole_prompt_beyond_the_budget_is_named_as_the_reason() -> None:
+    scheduler = vllm(PagedAllocator(400, 16), enable_chunked_prefill=False)
+    _, end = run(scheduler, [Request("a", 0, 200, 3)])
+    assert end.stuck is not None
+    assert "200 tokens, more than max_num_batched_tokens (=128)" in end.stuck.reason
 
 
 def test_an_arrival_at_the_instant_a_step_ends_is_seen_by_the_next_step() -> None:
@@ -80,7 +103,34 @@ def test_limited_clients_send_the_next_request_when_one_leaves_and_it_arrives_th
     assert end.duration_ns == 9 * STEP_NS
 
 
+def test_a_replacement_is_in_the_very_next_step_when_members_end_at_different_times() -> None:
+    requests = [Request(f"r{i}", 0, 10, 3 + 2 * (i % 2)) for i in range(6)]
+    recorder, end = run(vllm(PagedAllocator(40, 16)), requests, max_concurrency=2)
+    assert all(s.first_scheduled_ns == s.arrived_ns for s, _ in recorder.ended)
+    assert recorder.running_ns == sum(r.output_tokens for r in requests) * STEP_NS
+    assert end.duration_ns == 14 * STEP_NS
+
+
+def test_limited_clients_keep_to_the_times_of_later_requests() -> None:
+    requests = [Request("a", 0, 10, 2), Request("b", 0, 10, 2), Request("c", 9 * STEP_NS, 10, 1)]
+    recorder, _ = run(vllm(PagedAllocator(40, 16)), requests, max_concurrency=1)
+    assert [s.arrived_ns // STEP_NS for s, _ in recorder.ended] == [0, 2, 9]
+
+
 def test_a_rejected_request_makes_room_for_the_next_client() -> None:
     requests = [Request("whale", 0, 900, 5), Request("small", 0, 20, 3)]
     recorder, _ = run(vllm(PagedAllocator(40, 16)), requests, max_concurrency=1)
     assert [s.request.request_id for s, _ in recorder.ended] == ["small"]
+
+
+def test_requests_that_a_blocked_server_never_got_are_accounted_for() -> None:
+    requests = [Request("whale", 0, 900, 5), *(Request(f"r{i}", 0, 20, 3) for i in range(3))]
+    scheduler = vllm(PagedAllocator(40, 16), on_never_fits="block")
+    recorder, end = run(scheduler, requests, max_concurrency=2)
+    assert end.stuck is not None
+    assert [(s.request.request_id, s.state.value, outcome) for s, outcome in recorder.ended] == [
+        ("whale", "waiting", "unfinished"),
+        ("r0", "waiting", "unfinished"),
+        ("r1", "not_sent", "unfinished"),
+        ("r2", "not_sent", "unfinished"),
+    ]
