@@ -2,6 +2,7 @@
 
 from kvsim.report.definitions import DEFINITIONS
 from kvsim.report.text import (
+    definitions_table,
     fragmentation_table,
     plain,
     print_report,
@@ -11,6 +12,7 @@ from kvsim.report.text import (
 
 __all__ = [
     "DEFINITIONS",
+    "definitions_table",
     "fragmentation_table",
     "plain",
     "print_report",

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.report.definitions import DEFINITIONS
+
 Variants = Mapping[str, Mapping[str, Any]]
 """The `variants` of a summary, by name; figures may be None or missing."""
 
@@ -175,6 +177,16 @@ def fragmentation_table(variants: Variants) -> Table:
             for entry in variants.values()
         )
         table.add_row(Text(row.label), *cells)
+    return table
+
+
+def definitions_table() -> Table:
+    """What every figure of a summary means, with its unit."""
+    table = Table(title="What the figures mean", title_justify="left")
+    table.add_column("figure", overflow="fold")
+    table.add_column("definition")
+    for path, definition in DEFINITIONS.items():
+        table.add_row(Text(path), Text(definition))
     return table
 
 

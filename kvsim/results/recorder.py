@@ -37,7 +37,12 @@ class SummaryRecorder:
     """
 
     def __init__(
-        self, allocator: Allocator, *, window: Window | None = None, slo: Slo | None = None
+        self,
+        allocator: Allocator,
+        *,
+        window: Window | None = None,
+        slo: Slo | None = None,
+        frontend_ns: int = 0,
     ) -> None:
         if window is not None and not 0 <= window[0] < window[1]:
             raise InputError(
@@ -51,7 +56,7 @@ class SummaryRecorder:
         self._reserves_ahead = allocator.reserves_ahead
         self._largest_free_extent = allocator.largest_free_extent
         self._window = window
-        self._requests = RequestTotals(window=window, slo=slo)
+        self._requests = RequestTotals(window=window, slo=slo, frontend_ns=frontend_ns)
         self._by_time = StateSums()
         self._by_iteration = StateSums()
         self._itl = LogHistogram()

@@ -21,19 +21,19 @@ class Slo(NamedTuple):
     e2e_s: float | None = None
 
 
-def latencies_ns(sequence: Sequence) -> dict[str, int | None]:
+def latencies_ns(sequence: Sequence, frontend_ns: int) -> dict[str, int | None]:
     """Latencies of a finished sequence in nanoseconds, by their names in a summary.
 
     TPOT is (end-to-end - TTFT) / (output tokens - 1), rounded to a nanosecond; None for one token.
     """
-    arrived = sequence.arrived_ns
+    arrived = sequence.arrived_ns - frontend_ns
     gaps = sequence.tokens - sequence.request.prompt_tokens - 1
     decoding = sequence.finished_ns - sequence.first_token_ns
     return {
         "ttft_s": sequence.first_token_ns - arrived,
         "tpot_s": (2 * decoding + gaps) // (2 * gaps) if gaps > 0 else None,
         "e2e_s": sequence.finished_ns - arrived,
-        "queue_s": sequence.first_scheduled_ns - arrived,
+        "queue_s": sequence.first_scheduled_ns - sequence.arrived_ns,
     }
 
 
@@ -46,8 +46,10 @@ class RequestTotals:
     `vllm bench serve` counts them.
     """
 
-    def __init__(self, *, window: Window | None, slo: Slo | None) -> None:
+    def __init__(self, *, window: Window | None, slo: Slo | None, frontend_ns: int = 0) -> None:
+        """`frontend_ns` is the server's time outside the engine, part of TTFT and end-to-end."""
         self._window = window
+        self._frontend_ns = frontend_ns
         self._slo = _slo_ns(slo)
         self._outcomes = {"finished": 0, "aborted": 0, "unfinished": 0}
         self._rejected: dict[str, int] = {}
@@ -80,7 +82,7 @@ class RequestTotals:
         output = sequence.tokens - prompt
         self._prompt_tokens += prompt
         self._output_tokens += output
-        latencies = latencies_ns(sequence)
+        latencies = latencies_ns(sequence, self._frontend_ns)
         start, end = self._window or (None, None)
         if start is None or end is None or start < sequence.finished_ns <= end:
             self.measured_finished += 1

@@ -132,6 +132,13 @@ def test_latencies_are_those_of_finished_requests() -> None:
     assert summary["ttft_s"]["p99"] == pytest.approx(4, rel=1e-3)
 
 
+def test_time_outside_the_engine_adds_to_ttft_and_end_to_end_only() -> None:
+    inside, outside = run(), run(frontend_ns=S // 4, slo=Slo(ttft_s=1.2))
+    for name, added in (("ttft_s", 0.25), ("e2e_s", 0.25), ("queue_s", 0), ("tpot_s", 0)):
+        assert outside[name]["mean"] == inside[name]["mean"] + added, name
+    assert outside["throughput"]["goodput_rps"] == 0, "a's first token comes after 1.25 s"
+
+
 def test_tpot_is_undefined_for_a_single_token() -> None:
     tpot = run()["tpot_s"]
     assert (tpot["count"], tpot["mean"]) == (1, 1.0)

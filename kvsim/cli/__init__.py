@@ -1,0 +1,55 @@
+"""The `kvsim` command: one small file per command, heavy imports inside the commands."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import kvsim
+from kvsim.cli.catalogue import gpus_command, models_command
+from kvsim.cli.console import complain
+from kvsim.cli.run import run_command
+from kvsim.cli.schema import schema_command
+from kvsim.cli.verify import verify_command
+from kvsim.errors import InputError
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"kvsim {kvsim.__version__}\n")
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """KV-cache memory simulation and capacity planning for LLM serving."""
+
+
+def build_app() -> typer.Typer:
+    """The command line with all its commands."""
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    app.command("run")(run_command)
+    app.command("models")(models_command)
+    app.command("gpus")(gpus_command)
+    app.command("schema")(schema_command)
+    app.command("verify")(verify_command)
+    return app
+
+
+def main() -> None:
+    """Run the command line. Bad input: a message on stderr and exit status 2; Ctrl-C: 130."""
+    try:
+        build_app()()
+    except InputError as error:
+        complain(error)
+        sys.exit(2)

@@ -1,0 +1,54 @@
+"""The section `clock` -> a clock that predicts step times."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kvsim.catalog import Gpu, Model
+from kvsim.catalog.explain import Fact
+from kvsim.core.plan import StepPlan
+from kvsim.cost import CalibratedClock, FixedClock, LinearClock, RooflineClock
+from kvsim.scenario.clock import FixedClockSettings, LinearClockSettings, RooflineClockSettings
+from kvsim.scenario.engine import KV_CACHE_BYTES
+from kvsim.scenario.settings import Scenario
+
+
+class PredictiveClock(Protocol):
+    """A clock that also says how far off it may be."""
+
+    @property
+    def relative_error(self) -> float | None:
+        """Relative error of a step time; None where the user gave the numbers."""
+
+    @property
+    def note(self) -> str:
+        """What the clock is, and where its error was measured."""
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+
+    def explain(self) -> list[Fact]:
+        """The constants and where they come from."""
+
+
+def build_clock(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
+    """The clock of one variant. `model` and `gpu` are there when its kind needs them."""
+    clock = settings.clock
+    if isinstance(clock, FixedClockSettings):
+        return FixedClock(clock.step_s, copy_token_s=clock.copy_token_s)
+    if isinstance(clock, LinearClockSettings):
+        return LinearClock(
+            base_s=clock.base_s,
+            prefill_token_s=clock.prefill_token_s,
+            context_token_s=clock.context_token_s,
+            decode_s=clock.decode_s,
+            copy_token_s=clock.copy_token_s,
+        )
+    assert model is not None  # kvsim.scenario.checks
+    assert gpu is not None
+    assert settings.hardware is not None
+    tp = settings.hardware.count
+    kv_dtype_bytes = KV_CACHE_BYTES[settings.engine.kv_cache_dtype]
+    if isinstance(clock, RooflineClockSettings):
+        return RooflineClock(model, gpu, tp=tp, t0_s=clock.t0_s, kv_dtype_bytes=kv_dtype_bytes)
+    return CalibratedClock(model, gpu, tp=tp, engine=clock.engine, kv_dtype_bytes=kv_dtype_bytes)

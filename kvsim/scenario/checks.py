@@ -1,0 +1,166 @@
+"""Rules that involve several settings, and values whose mechanism does not exist yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.errors import InputError
+
+if TYPE_CHECKING:
+    from kvsim.scenario.settings import Scenario
+
+
+class SettingsError(InputError):
+    """A setting that its type allows and the other settings do not.
+
+    `path` is its dotted name, within the section that raises; who knows the file adds the line.
+    """
+
+    def __init__(self, path: str, problem: str, fix: str | None) -> None:
+        super().__init__(problem, where=path or None, fix=fix)
+        self.path = tuple(path.split(".")) if path else ()
+
+
+class _Finding(NamedTuple):
+    path: str
+    problem: str
+    fix: str
+
+
+def check(scenario: Scenario) -> None:
+    """Raise `SettingsError` for the first rule that the settings break."""
+    for rule in (_unsupported, _names_and_windows, _token_budget, _memory_kind, _sources):
+        for finding in rule(scenario):
+            raise SettingsError(*finding)
+
+
+def _unsupported(scenario: Scenario) -> Iterator[_Finding]:
+    engine = scenario.engine
+    if engine.enable_prefix_caching:
+        yield _Finding(
+            "engine.enable_prefix_caching", "= true is not supported yet", "Set it to false"
+        )
+    if engine.async_scheduling:
+        yield _Finding("engine.async_scheduling", "= true is not supported yet", "Set it to false")
+    if engine.scheduling_policy != "fcfs":
+        yield _Finding(
+            "engine.scheduling_policy",
+            f"= {engine.scheduling_policy} is not supported yet",
+            "Set it to fcfs",
+        )
+    if len(scenario.seeds) > 1:
+        yield _Finding(
+            "seeds",
+            f"must hold one seed, several are not supported yet, got {len(scenario.seeds)}",
+            "Give one, and run the scenario once per seed with --set 'seeds=[1]'",
+        )
+
+
+def _names_and_windows(scenario: Scenario) -> Iterator[_Finding]:
+    if scenario.variant_name in scenario.compare:
+        yield _Finding(
+            f"compare.{scenario.variant_name}",
+            "has the name of the variant without changes",
+            "Choose another name, or set base_name",
+        )
+    window = scenario.measure
+    if window.to_s is not None and window.to_s <= window.from_s:
+        yield _Finding(
+            "measure.to_s",
+            f"must be > measure.from_s = {window.from_s:g} s, got {window.to_s:g}",
+            "Give a window that is not empty",
+        )
+
+
+def _token_budget(scenario: Scenario) -> Iterator[_Finding]:
+    engine = scenario.engine
+    budget = engine.max_num_batched_tokens
+    if engine.scheduler == "static":
+        return
+    if budget < engine.max_num_seqs:
+        yield _Finding(
+            "engine.max_num_batched_tokens",
+            f"must be >= engine.max_num_seqs = {engine.max_num_seqs} tokens, got {budget}",
+            "Every running sequence needs one token per step: raise it, or lower max_num_seqs",
+        )
+
+
+def _memory_kind(scenario: Scenario) -> Iterator[_Finding]:
+    memory, scheduler = scenario.memory, scenario.engine.scheduler
+    if scheduler == "orca" and memory.kind != "contiguous":
+        yield _Finding(
+            "memory.kind",
+            f"must be contiguous with engine.scheduler = orca, got {memory.kind}",
+            "Set memory.kind to contiguous, or engine.scheduler to vllm",
+        )
+    if scheduler == "static" and memory.kind == "paged":
+        yield _Finding(
+            "memory.kind",
+            "must be contiguous or grow with engine.scheduler = static, got paged",
+            "Set memory.kind to contiguous, or engine.scheduler to vllm",
+        )
+    if memory.kind == "grow" and scheduler != "static":
+        yield _Finding(
+            "engine.scheduler",
+            f"must be static with memory.kind = grow, got {scheduler}",
+            "Set engine.scheduler to static, or memory.kind to contiguous",
+        )
+    if scenario.engine.pad_prompts and scheduler != "static":
+        yield _Finding(
+            "engine.pad_prompts",
+            f"= true needs engine.scheduler = static, got {scheduler}",
+            "Set pad_prompts to false",
+        )
+    if memory.kind != "contiguous":
+        return
+    if memory.placement == "buddy" and memory.compaction:
+        yield _Finding(
+            "memory.compaction",
+            "= true excludes memory.placement = buddy, whose sizes are fixed",
+            "Set placement to first_fit, best_fit or next_fit",
+        )
+    if memory.max_chunk_tokens is not None:
+        if memory.placement != "buddy":
+            yield _Finding(
+                "memory.max_chunk_tokens",
+                f"belongs to memory.placement = buddy, got {memory.placement}",
+                "Remove it, or set placement to buddy",
+            )
+        blocks, rest = divmod(memory.max_chunk_tokens, memory.block_size)
+        if rest or blocks.bit_count() != 1:
+            yield _Finding(
+                "memory.max_chunk_tokens",
+                f"must be memory.block_size = {memory.block_size} tokens times a power of two,"
+                f" got {memory.max_chunk_tokens}",
+                f"For example {memory.block_size * 128}",
+            )
+
+
+def _sources(scenario: Scenario) -> Iterator[_Finding]:
+    """What must be known to size the memory, to time steps and to bound lengths."""
+    reasons = []
+    if scenario.memory.num_blocks is None:
+        reasons.append("memory.num_blocks is left out")
+    if scenario.clock.kind in ("roofline", "calibrated"):
+        reasons.append(f"clock.kind is {scenario.clock.kind}")
+    for section in ("model", "hardware"):
+        if reasons and getattr(scenario, section) is None:
+            yield _Finding(
+                section,
+                f"is missing, and {' and '.join(reasons)}",
+                "Name a model and a GPU, or give memory.num_blocks and a fixed or linear clock",
+            )
+    clock = scenario.clock
+    if clock.kind == "linear" and clock.base_s + clock.decode_s == 0:
+        yield _Finding(
+            "clock.base_s",
+            "and clock.decode_s are both 0 seconds: decode steps would take no time",
+            "Give one of them a positive value",
+        )
+    if scenario.model is None and scenario.engine.max_model_len is None:
+        yield _Finding(
+            "engine.max_model_len",
+            "is missing, and no model gives it",
+            "Set it to the most tokens of prompt and output together",
+        )

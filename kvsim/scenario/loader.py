@@ -1,0 +1,144 @@
+"""A scenario file and `--set` options -> checked settings; and back to text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from kvsim.errors import InputError
+from kvsim.scenario.build import size_server
+from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.document import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    Document,
+    KeyPath,
+    parse_value,
+    read_document,
+)
+from kvsim.scenario.finder import find_scenario
+from kvsim.scenario.problems import Place, conflict, to_input_error
+from kvsim.scenario.settings import Scenario
+from kvsim.scenario.variants import COMPARABLE, difference, merge, variants
+
+
+def load_scenario(name_or_path: str, overrides: Sequence[str] = ()) -> Scenario:
+    """Read and check a scenario with all its variants.
+
+    `overrides` are `key.path=value` with the value in YAML; they change the base, so variants
+    inherit them. Raises `InputError` naming file and line, or the option.
+    """
+    found = find_scenario(name_or_path)
+    document = read_document(found.path, found.label)
+    _resolve_file(document.data, found.path.parent)
+    loader = _Loader(document)
+    for override in overrides:
+        loader.override(override)
+    document.data.setdefault("name", found.path.stem)
+    return loader.scenario()
+
+
+def resolved(scenario: Scenario) -> str:
+    """YAML with every setting written out; loading it gives the same settings and text again."""
+    settings = scenario.model_dump()
+    named = variants(scenario)
+    settings["compare"] = {
+        name: difference(settings, named[name].model_dump()) for name in scenario.compare
+    }
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.width = MAX_BYTES
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    stream = io.StringIO()
+    yaml.dump(settings, stream)
+    return stream.getvalue()
+
+
+class _Loader:
+    """A document under construction, and where each setting came from."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._options: dict[KeyPath, str] = {}
+
+    def override(self, option: str) -> None:
+        key, equals, text = option.partition("=")
+        where = f"--set {key}"
+        path = tuple(key.strip().split("."))
+        if not equals or not all(path) or len(path) > MAX_DEPTH:
+            raise InputError(
+                f"must have the form key.path=value, got {option!r}",
+                where="--set",
+                fix="For example --set engine.max_num_seqs=64",
+            )
+        section: Any = self._document.data
+        for depth, part in enumerate(path[:-1], 1):
+            section = section.setdefault(part, {})
+            if section is None:  # `hardware:` without anything below
+                raise InputError(f"{part} is empty", where=where, fix="Give it as a whole")
+            if not isinstance(section, dict):
+                name = ".".join(path[:depth])
+                raise InputError(
+                    f"{name} is a value, not a section, got {section!r}",
+                    where=where,
+                    fix=f"Set {name} itself",
+                )
+        section[path[-1]] = parse_value(text, where)
+        self._options[path] = where
+
+    def scenario(self) -> Scenario:
+        scenario = self._checked(self._document.data, self._where)
+        for name, changes in scenario.compare.items():
+            self._check_variant(name, changes)
+        return scenario
+
+    def _checked(self, data: dict[str, Any], place: Place, prefix: str = "") -> Scenario:
+        try:
+            scenario = Scenario.model_validate(data)
+            size_server(scenario)
+        except ValidationError as error:
+            raise to_input_error(error, data, place, prefix) from None
+        except SettingsError as error:
+            raise conflict(error, error.path, place, prefix) from None
+        return scenario
+
+    def _check_variant(self, name: str, changes: dict[str, Any]) -> None:
+        def place(path: KeyPath) -> str:
+            return self._where(path, ("compare", name))
+
+        for section in changes:
+            if section not in COMPARABLE:
+                raise InputError(
+                    f"compare.{name}.{section} cannot differ between variants",
+                    where=place((section,)),
+                    fix=f"Variants share the traffic; they may change {', '.join(COMPARABLE)}",
+                )
+        base = {key: value for key, value in self._document.data.items() if key != "compare"}
+        self._checked(merge(base, changes), place, f"compare.{name}: ")
+
+    def _where(self, path: KeyPath, variant: KeyPath = ()) -> str:
+        """The option or line that gave `path`, in the variant if it did so."""
+        for candidate in ((*variant, *path), path):
+            for length in range(len(candidate), 0, -1):
+                if candidate[:length] in self._options:
+                    return self._options[candidate[:length]]
+            for path_set, option in self._options.items():
+                if path_set[: len(candidate)] == candidate:
+                    return option
+            if candidate in self._document.lines:
+                return self._document.where(candidate)
+        return self._document.where((*variant, *path))
+
+
+def _resolve_file(data: dict[str, Any], folder: Path) -> None:
+    """Make paths absolute: a file is meant relative to the scenario that names it."""
+    workload = data.get("workload")
+    lengths = workload.get("lengths") if isinstance(workload, dict) else None
+    for section in (workload, lengths):
+        if isinstance(section, dict) and isinstance(section.get("path"), str):
+            section["path"] = str((folder / section["path"]).absolute())

@@ -1,0 +1,83 @@
+"""Settings of the section `memory`: which allocator, with how many blocks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kvsim.scenario.fields import MAX_BLOCKS, Section, Tokens
+
+NumBlocks = Annotated[
+    int,
+    Field(
+        ge=2,
+        le=MAX_BLOCKS,
+        description="KV blocks of the pool; left out, the memory budget of model and GPU decides",
+        json_schema_extra={"unit": "block"},
+    ),
+]
+BlockSize = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=65_536,
+        description="tokens per KV block, e.g. 16",
+        json_schema_extra={"unit": "token"},
+    ),
+]
+
+
+class PagedMemory(Section):
+    """Blocks handed out one by one, found through block tables (vLLM)."""
+
+    kind: Literal["paged"]
+    block_size: BlockSize = 16
+    num_blocks: NumBlocks | None = None
+    null_block: bool = Field(
+        default=True,
+        description="whether block 0 is set aside, as vLLM v1 does (SOSP'23 did not)",
+    )
+
+
+class ContiguousMemory(Section):
+    """One extent per request, reserved before it runs (Orca, FasterTransformer)."""
+
+    kind: Literal["contiguous"]
+    block_size: BlockSize = 16
+    num_blocks: NumBlocks | None = None
+    reserve: Literal["max", "pow2", "oracle", "requested"] = Field(
+        default="max",
+        description="tokens reserved per request: max (max_model_len), pow2 (prompt + smallest"
+        " power of two >= output), oracle (prompt + output), requested (the request's own limit)",
+    )
+    placement: Literal["buddy", "first_fit", "best_fit", "next_fit"] = Field(
+        default="buddy", description="which free extent a request gets"
+    )
+    max_chunk_tokens: Tokens | None = Field(
+        default=None,
+        description="largest extent a buddy pool hands out; left out, the whole pool decides",
+    )
+    compaction: bool = Field(
+        default=False,
+        description="whether extents are moved together when no hole is large enough",
+    )
+
+
+class GrowMemory(Section):
+    """A tensor per batch that is reallocated and copied at every growth: no memory manager."""
+
+    kind: Literal["grow"]
+    block_size: BlockSize = 1
+    num_blocks: NumBlocks | None = None
+
+
+MEMORY_KINDS: dict[str, type[Section]] = {
+    "paged": PagedMemory,
+    "contiguous": ContiguousMemory,
+    "grow": GrowMemory,
+}
+Memory = Annotated[
+    PagedMemory | ContiguousMemory | GrowMemory,
+    Field(discriminator="kind", description="the KV memory and its allocator"),
+]

@@ -1,0 +1,110 @@
+"""The whole scenario as checked settings; field names and defaults are the file format."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from kvsim.scenario.checks import check
+from kvsim.scenario.clock import CalibratedClockSettings, ClockSettings
+from kvsim.scenario.engine import EngineSettings
+from kvsim.scenario.fields import PositiveSeconds, Seconds, Section
+from kvsim.scenario.memory import Memory, PagedMemory
+from kvsim.scenario.traffic import WorkloadSettings
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+ -]{0,79}$")]
+CatalogueKey = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class HardwareSettings(Section):
+    """The GPUs of one replica; several share the model by tensor parallelism."""
+
+    gpu: CatalogueKey = Field(description="a name that `kvsim gpus` lists, e.g. a100-40gb")
+    count: Annotated[int, Field(ge=1, le=1024, json_schema_extra={"unit": "GPU"})] = Field(
+        default=1, description="GPUs of the replica (tensor parallel size)"
+    )
+
+
+class MeasureSettings(Section):
+    """Window of simulated time that averages over time and iterations are restricted to."""
+
+    from_s: Seconds = Field(default=0.0, description="start of the window in seconds")
+    to_s: PositiveSeconds | None = Field(
+        default=None, description="end of the window in seconds; left out, the end of the run"
+    )
+
+
+class SloSettings(Section):
+    """Limits that a request must meet to count for goodput."""
+
+    ttft_s: PositiveSeconds | None = Field(
+        default=None, description="time to first token in seconds, at most"
+    )
+    tpot_s: PositiveSeconds | None = Field(
+        default=None, description="time per output token in seconds, at most"
+    )
+    e2e_s: PositiveSeconds | None = Field(
+        default=None, description="end-to-end latency in seconds, at most"
+    )
+
+
+class RecordSettings(Section):
+    """What a run folder keeps beside the summary."""
+
+    mode: Literal["summary", "series", "steps"] = Field(
+        default="steps",
+        description="summary (nothing, constant memory), series (a row per interval and per"
+        " request), steps (a row per step and per request)",
+    )
+    interval_s: PositiveSeconds = Field(
+        default=1.0, description="seconds between two rows of a series"
+    )
+
+
+class Scenario(Section):
+    """One traffic on one server, with variants that differ in some settings.
+
+    `compare` holds partial settings; `kvsim.scenario.variants.variants` merges them.
+    """
+
+    version: Literal[1] = Field(description="1, the version of this file format")
+    name: Name | None = Field(default=None, description="left out, the file's name")
+    base_name: Name | None = Field(
+        default=None, description="name of the variant without changes; left out, its memory.kind"
+    )
+    description: str = Field(default="", max_length=2000, description="what the scenario shows")
+    profile: Literal["vllm-0.33"] = Field(
+        default="vllm-0.33", description="server release whose scheduling rules apply"
+    )
+    model: CatalogueKey | None = Field(
+        default=None, description="a name that `kvsim models` lists, e.g. llama-3-8b"
+    )
+    hardware: HardwareSettings | None = Field(default=None, description="the GPUs")
+    engine: EngineSettings = Field(default=EngineSettings(), description="the scheduler")
+    memory: Memory = Field(default=PagedMemory(kind="paged"))
+    measure: MeasureSettings = Field(default=MeasureSettings())
+    clock: ClockSettings = Field(default=CalibratedClockSettings(kind="calibrated"))
+    workload: WorkloadSettings
+    slo: SloSettings = Field(default=SloSettings())
+    seeds: list[Annotated[int, Field(ge=0, le=2**32 - 1)]] = Field(
+        default=[0], min_length=1, max_length=1000, description="seeds of the generators"
+    )
+    frontend_s: Seconds = Field(
+        default=0.0,
+        description="seconds added to every time to first token (public servers 0.011 to 0.040)",
+    )
+    record: RecordSettings = Field(default=RecordSettings())
+    compare: dict[Name, dict[str, Any]] = Field(
+        default={}, description="variants: settings that differ from the base, by variant name"
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Scenario:
+        check(self)
+        return self
+
+    @property
+    def variant_name(self) -> str:
+        """Name of the variant without changes."""
+        return self.base_name or self.memory.kind

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+DATA = Path(__file__).parents[1] / "recordings" / "data"
+GOOD = DATA / "b5_watermark_idle_big.jsonl.gz"
+CACHED = DATA / "h4_aborts_apc.jsonl.gz"
+
+
+@pytest.fixture
+def altered(tmp_path: Path) -> Path:
+    """A recording whose first row with a number of free blocks has one more."""
+    lines = gzip.decompress(GOOD.read_bytes()).decode().splitlines()
+    for index, line in enumerate(lines):
+        row = json.loads(line)
+        if "step" in row and isinstance(row.get("free"), int):
+            row["free"] += 1
+            lines[index] = json.dumps(row)
+            break
+    path = tmp_path / "altered.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_reproduced_recording_passes_and_the_last_line_counts(kvsim: Command) -> None:
+    status, out, err = kvsim("verify", str(GOOD))
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+def test_what_is_not_simulated_fails_or_is_skipped_on_request(kvsim: Command) -> None:
+    assert kvsim("verify", str(CACHED)).status == 1
+    skipped = kvsim("verify", "--only-supported", str(CACHED), str(GOOD), str(GOOD))
+    assert skipped.status == 0
+    assert skipped.out.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
+
+
+def test_the_first_differing_row_is_shown_with_both_sides(kvsim: Command, altered: Path) -> None:
+    status, out, _ = kvsim("verify", str(altered))
+    assert status == 1
+    assert out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+    assert f"{altered}:" in out
+    assert "    recorded " in out
+    assert "    replayed " in out
+
+
+def test_json_has_the_counts_and_both_sides(kvsim: Command, altered: Path) -> None:
+    report = json.loads(kvsim("verify", "--json", str(altered), str(GOOD)).out)
+    assert (report["passed"], report["failed"], report["skipped"]) == (1, 1, 0)
+    failed, passed = report["results"]
+    assert set(failed["difference"]) == {"free"}
+    assert failed["difference"]["free"]["recorded"] == failed["difference"]["free"]["replayed"] + 1
+    assert passed["difference"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "place"), [(None, "missing.jsonl: "), ("{", "x.jsonl:1: "), ("", "x.jsonl")]
+)
+def test_a_file_that_is_no_recording_ends_with_status_2(
+    kvsim: Command, tmp_path: Path, content: str | None, place: str
+) -> None:
+    path = tmp_path / ("missing.jsonl" if content is None else "x.jsonl")
+    if content is not None:
+        path.write_text(content)
+    outcome = kvsim("verify", str(path))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert place in outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,110 @@
+"""Every file in scenarios/ loads and runs; what each is for is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvsim.scenario import load_scenario, resolved, run_scenario, shipped_scenarios
+
+NAMES = sorted(shipped_scenarios())
+
+
+@pytest.fixture(autouse=True)
+def no_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presets stand in for the traces, so that the results are the same on every machine."""
+    monkeypatch.delenv("KVSIM_TRACES", raising=False)
+
+
+def _run(name: str) -> dict[str, Any]:
+    return run_scenario(load_scenario(name)).summary
+
+
+def test_the_scenarios_of_the_checkout_are_the_shipped_ones() -> None:
+    assert {"quickstart", "azure-conv", "azure-code"} <= set(NAMES)
+    assert {"scheduler-vs-allocator", "block-size-sweep"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_scenario_loads_says_its_profile_and_resolves(
+    name: str, tmp_path: Path
+) -> None:
+    scenario = load_scenario(name)
+    assert scenario.description
+    assert "profile" in scenario.model_fields_set
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(resolved(scenario))
+    assert resolved(load_scenario(str(copy))) == copy.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_scenario_runs_and_accounts_for_every_request(name: str) -> None:
+    summary = _run(name)
+    for entry in summary["variants"].values():
+        requests = entry["requests"]
+        ends = ("finished", "rejected", "aborted", "unfinished")
+        assert requests["submitted"] == sum(requests[end] for end in ends)
+        assert requests["submitted"] == summary["workload"]["rows"]["kept"]
+        assert requests["unfinished"] == 0
+        assert entry["stuck"] is None
+        terms = entry["memory"]["by_time"]
+        five = ("live", "reservation", "internal", "external", "usable_free")
+        assert sum(terms[term] for term in five) == pytest.approx(1, abs=1e-12)
+
+
+def test_the_quickstart_shows_what_reserving_costs() -> None:
+    variants = _run("quickstart")["variants"]
+    paged, reserved = variants["paged"], variants["contiguous-max"]
+    assert paged["batch"]["mean"] > 1.5 * reserved["batch"]["mean"]
+    assert paged["queue_s"]["p50"] < reserved["queue_s"]["p50"]
+    assert paged["memory"]["by_time"]["external"] == 0
+    assert reserved["memory"]["by_time"]["internal"] > 0.5
+
+
+def test_the_block_size_sweep_shows_the_tail_of_the_last_block_growing() -> None:
+    """Mean empty tail is (B - 1) / 2 slots while B is small against the lengths."""
+    variants = _run("block-size-sweep")["variants"]
+    tails = {
+        entry["setup"]["block_size"]: entry["memory"]["empty_tail_slots_per_sequence"]
+        for entry in variants.values()
+    }
+    assert tails[1] == 0
+    for block_size in (8, 16, 32, 64, 128):
+        assert tails[block_size] == pytest.approx((block_size - 1) / 2, rel=0.05)
+
+
+def test_schedulers_and_allocators_can_be_told_apart() -> None:
+    variants = _run("scheduler-vs-allocator")["variants"]
+    batch = {name: entry["batch"]["mean"] for name, entry in variants.items()}
+    assert batch["paged"] > 1.5 * batch["vllm-max"]
+    assert batch["vllm-max"] == pytest.approx(batch["orca-max"], rel=0.05)
+    assert batch["static-max"] < 0.5 * batch["orca-max"]
+
+
+@pytest.mark.slow
+def test_azure_conv_on_the_real_trace(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """19,366 requests; memory binds for contiguous-max and not for paged."""
+    monkeypatch.setenv("KVSIM_TRACES", str(shared / "traces"))
+    summary = _run("azure-conv")
+    variants = summary["variants"]
+    assert summary["workload"]["notes"] == []
+    assert summary["workload"]["source"] == "AzureLLMInferenceTrace_conv.csv"
+    assert list(variants) == [
+        "paged",
+        "contiguous-max",
+        "contiguous-pow2",
+        "contiguous-oracle",
+        "contiguous-oracle-best-fit",
+    ]
+    for entry in variants.values():
+        requests = entry["requests"]
+        assert requests["submitted"] == 19_366
+        assert requests["finished"] + requests["rejected"] == 19_366
+    paged, reserved = variants["paged"], variants["contiguous-max"]
+    assert paged["batch"]["mean"] >= 1.5 * reserved["batch"]["mean"]
+    assert paged["queue_s"]["p50"] < reserved["queue_s"]["p50"]
+    assert reserved["short_of_memory_steps"] > 0.9 * reserved["steps"]
+    assert paged["short_of_memory_steps"] < 0.05 * paged["steps"]
