@@ -13,6 +13,7 @@ Window = tuple[int, int]
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 
+
 class Slo(NamedTuple):
     """Service-level objectives, in seconds; None is no demand."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from kvsim.workload import (
     preset,
 )
 from kvsim.workload import TraceWorkload as TraceFile
+from kvsim.workload.source import content_sha256
 
 
 class Traffic(NamedTuple):
@@ -27,6 +29,8 @@ class Traffic(NamedTuple):
 
     workload: Workload
     max_concurrency: int | None
+    content_sha256: str | None
+    """Digest of the file of the user's own that the requests come from."""
     notes: list[str]
     """What the reader of the results must know, such as that a preset replaced the trace."""
 
@@ -41,6 +45,7 @@ def build_workload(
     """
     notes: list[str] = []
     workload: Workload
+    own_sha256: str | None = None
     if isinstance(settings, TraceWorkload):
         path = find_trace(settings.trace)
         if path is not None:
@@ -49,11 +54,16 @@ def build_workload(
             workload = _fallback(settings, seed, strict_traces)
             notes.append(f"{_absent(settings.trace)}; {workload.source} was used instead")
     elif isinstance(settings, FileWorkload):
-        workload = _trace_file(Path(settings.path), settings.format, settings, seed)
+        path = _own_file(settings.path, settings.sha256, "workload")
+        workload = file = _trace_file(path, settings.format, settings, seed)
+        own_sha256 = file.content_sha256
     elif isinstance(settings, LawWorkload):
+        lengths = _lengths(settings.lengths)
+        if isinstance(lengths, PairLengths):
+            own_sha256 = lengths.content_sha256
         workload = GeneratedWorkload(
             settings.arrivals.build(),
-            _lengths(settings.lengths),
+            lengths,
             num_requests=settings.num_requests,
             rate_scale=settings.rate_scale,
             seed=seed,
@@ -65,7 +75,22 @@ def build_workload(
             rate_scale=settings.rate_scale,
             seed=seed,
         )
-    return Traffic(workload, settings.max_concurrency or workload.max_concurrency, notes)
+    concurrency = settings.max_concurrency or workload.max_concurrency
+    return Traffic(workload, concurrency, own_sha256, notes)
+
+
+def _own_file(path: str, sha256: str | None, section: str) -> Path:
+    """A file of the user's own, after its content was compared with the digest, if one is given."""
+    if sha256 is not None:
+        found = content_sha256(Path(path), ReadRules())
+        if found != sha256:
+            raise InputError(
+                f"{section}.sha256 is {sha256}, the content of {path} has {found}",
+                where=f"{section}.sha256",
+                fix="Restore the file, or name it on the command line: --set "
+                + shlex.quote(f"{section}.path={path}"),
+            )
+    return Path(path)
 
 
 def _trace_file(
@@ -110,7 +135,8 @@ def _lengths(settings: LengthSettings) -> Lengths:
     if isinstance(settings, IndependentLengthSettings):
         return IndependentLengths(settings.prompt.build(), settings.output.build())
     if isinstance(settings, PairFileSettings):
-        return PairLengths(settings.path, order=settings.order)
+        file = _own_file(settings.path, settings.sha256, "workload.lengths")
+        return PairLengths(file, order=settings.order)
     path = find_trace(settings.trace)
     if path is None:
         raise InputError(

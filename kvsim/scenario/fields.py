@@ -45,3 +45,13 @@ def by_key(*keys: str) -> Discriminator:
         custom_error_type="no_deciding_key",
         custom_error_message="needs one of the keys " + ", ".join(keys),
     )
+
+
+ContentSha256 = Annotated[
+    str | None,
+    Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the file's uncompressed content, checked before it is parsed; lets"
+        " a scenario name a file outside its own folder",
+    ),
+]

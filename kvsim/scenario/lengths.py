@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kvsim.scenario.checks import SettingsError
-from kvsim.scenario.fields import Section, Tokens, by_key, key_tag
+from kvsim.scenario.fields import ContentSha256, Section, Tokens, by_key, key_tag
 from kvsim.scenario.names import TraceName
 from kvsim.workload.arrivals import AllAtOnce, Arrivals, Constant, Gamma, Poisson
 from kvsim.workload.lengths import (
@@ -189,6 +189,7 @@ class PairFileSettings(Section):
     """Prompt and output together from the rows of a file."""
 
     path: str = Field(description="a file of lengths; relative paths start at the scenario file")
+    sha256: ContentSha256 = None
     order: Literal["file", "sample"] = Field(
         default="file", description="file (row after row, again from the start) or sample"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ def load_scenario(name_or_path: str, overrides: Sequence[str] = ()) -> Scenario:
     """
     found = find_scenario(name_or_path)
     document = read_document(found.path, found.label)
-    _resolve_file(document.data, found.path.parent)
     loader = _Loader(document)
     for override in overrides:
         loader.override(override)
+    loader.resolve_files(found.path.parent)
     document.data.setdefault("name", found.path.stem)
     return loader.scenario()
 
@@ -91,6 +92,35 @@ class _Loader:
         section[path[-1]] = parse_value(text, where)
         self._options[path] = where
 
+    def resolve_files(self, folder: Path) -> None:
+        """Make paths absolute.
+
+        A path on the command line is the user's own and relative to the working directory. One in
+        the scenario is relative to it and may lead out of its folder only with the digest of what
+        is there: whoever wrote the scenario does not choose which of the user's files are read.
+        """
+        workload = self._document.data.get("workload")
+        lengths = workload.get("lengths") if isinstance(workload, dict) else None
+        for key, section in ((("workload",), workload), (("workload", "lengths"), lengths)):
+            if not isinstance(section, dict) or not isinstance(section.get("path"), str):
+                continue
+            given, place = section["path"], (*key, "path")
+            if any(place[:length] in self._options for length in (1, 2, 3)):
+                section["path"] = str(Path(given).absolute())
+                if (*key, "sha256") not in self._options:
+                    section.pop("sha256", None)
+                continue
+            path = (folder / given).absolute()
+            inside = path.resolve().is_relative_to(folder.resolve())
+            if not inside and not isinstance(section.get("sha256"), str):
+                raise InputError(
+                    f"{'.'.join(place)} leads out of the scenario's folder, got {given!r}",
+                    where=self._document.where(place),
+                    fix="Name the file on the command line: --set "
+                    + shlex.quote(f"{'.'.join(place)}={path}"),
+                )
+            section["path"] = str(path)
+
     def scenario(self) -> Scenario:
         scenario = self._checked(self._document.data, self._where)
         for name, changes in scenario.compare.items():
@@ -133,12 +163,3 @@ class _Loader:
             if candidate in self._document.lines:
                 return self._document.where(candidate)
         return self._document.where((*variant, *path))
-
-
-def _resolve_file(data: dict[str, Any], folder: Path) -> None:
-    """Make paths absolute: a file is meant relative to the scenario that names it."""
-    workload = data.get("workload")
-    lengths = workload.get("lengths") if isinstance(workload, dict) else None
-    for section in (workload, lengths):
-        if isinstance(section, dict) and isinstance(section.get("path"), str):
-            section["path"] = str((folder / section["path"]).absolute())

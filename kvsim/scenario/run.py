@@ -23,8 +23,10 @@ from kvsim.results import (
 from kvsim.results.rows import Columns
 from kvsim.scenario.build import Server, build_server
 from kvsim.scenario.build_workload import Traffic, build_workload
+from kvsim.scenario.lengths import PairFileSettings
 from kvsim.scenario.loader import resolved
 from kvsim.scenario.settings import MeasureSettings, Scenario, SloSettings
+from kvsim.scenario.traffic import FileWorkload, LawWorkload
 from kvsim.scenario.variants import variants
 from kvsim.sim import RunEnd, run_replica
 
@@ -67,6 +69,8 @@ class RunResult(NamedTuple):
     """The content of `summary.json`."""
     servers: dict[str, Server]
     """By variant, as they were built; their memory is empty or left as the run ended."""
+    content_sha256: str | None
+    """Digest of the file of the user's own that the requests came from."""
 
 
 def run_scenario(
@@ -86,7 +90,7 @@ def run_scenario(
     with RunFolder(out) as folder:
         result = _run_variants(scenario, folder, strict_traces, watcher)
         folder.commit(
-            scenario_text=resolved(scenario),
+            scenario_text=resolved(_with_digest(scenario, result.content_sha256)),
             summary=result.summary,
             versions=_versions(),
             seeds=scenario.seeds,
@@ -125,7 +129,19 @@ def _run_variants(
         "workload": _workload_entry(traffic),
         "variants": entries,
     }
-    return RunResult(summary, servers)
+    return RunResult(summary, servers, traffic.content_sha256)
+
+
+def _with_digest(scenario: Scenario, content_sha256: str | None) -> Scenario:
+    """The scenario with the digest of the file it names, so that it runs from any folder."""
+    workload = scenario.workload
+    digest = {"sha256": content_sha256}
+    if isinstance(workload, FileWorkload):
+        workload = workload.model_copy(update=digest)
+    elif isinstance(workload, LawWorkload) and isinstance(workload.lengths, PairFileSettings):
+        lengths = workload.lengths.model_copy(update=digest)
+        workload = workload.model_copy(update={"lengths": lengths})
+    return scenario.model_copy(update={"workload": workload})
 
 
 class _Recorders:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvsim.scenario.fields import Seconds, Section, by_key, key_tag
+from kvsim.scenario.fields import ContentSha256, Seconds, Section, by_key, key_tag
 from kvsim.scenario.lengths import ArrivalSettings, LengthSettings
 from kvsim.scenario.names import FormatName, PresetName, TraceName
 
@@ -54,6 +54,7 @@ class FileWorkload(Section):
     """A trace file of the user's own."""
 
     path: str = Field(description="a trace file; relative paths start at the scenario file")
+    sha256: ContentSha256 = None
     format: FormatName = Field(
         default="auto", description="its format; auto goes by the column names"
     )

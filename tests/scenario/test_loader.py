@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.scenario import Scenario, load_scenario, resolved, variants
+from kvsim.scenario import Scenario, load_scenario, resolved, run_scenario, variants
 from kvsim.scenario.schema import scenario_schema
 from tests.scenario.small import SCENARIO, write_small
 
@@ -223,6 +224,37 @@ def test_a_trace_path_is_relative_to_the_scenario_that_names_it(tmp_path: Path) 
     assert f"path: {tmp_path / 'trace.csv'}" in text
 
 
+def test_a_scenario_may_not_choose_a_file_outside_its_folder(tmp_path: Path) -> None:
+    """The user may, on the command line; and a scenario that knows the content's digest."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    scenario = write_small(folder)
+    outside = tmp_path / "trace.csv"
+    (folder / "trace.csv").rename(outside)
+    for given in ("../trace.csv", str(outside)):
+        text = scenario.read_text().replace("path: trace.csv", f"path: {given}")
+        (folder / "bad.yaml").write_text(text)
+        with pytest.raises(InputError, match=r"bad.yaml:\d+: workload.path leads out") as caught:
+            load_scenario(str(folder / "bad.yaml"))
+        assert f"--set workload.path={folder}" in str(caught.value) or str(outside) in str(
+            caught.value
+        )
+    (folder / "trace.csv").symlink_to(outside)
+    with pytest.raises(InputError, match="leads out"):
+        load_scenario(str(scenario))
+    named = load_scenario(str(scenario), [f"workload.path={outside}"])
+    assert run_scenario(named).summary["workload"]["rows"]["kept"] == 1
+    digest = hashlib.sha256(outside.read_bytes()).hexdigest()
+    text = scenario.read_text().replace("path: trace.csv", f"path: {outside}, sha256: {digest}")
+    (folder / "stamped.yaml").write_text(text)
+    stamped = load_scenario(str(folder / "stamped.yaml"))
+    assert run_scenario(stamped).summary["workload"]["rows"]["kept"] == 1
+    outside.write_text("secret\n")
+    with pytest.raises(InputError, match=r"workload\.sha256 is") as caught:
+        run_scenario(stamped)
+    assert "secret" not in str(caught.value)
+
+
 VARIED = [
     [],
     ["compare.grow={engine: {scheduler: static}, memory: {kind: grow}}"],
@@ -243,8 +275,7 @@ def test_a_resolved_scenario_loads_to_the_same_settings_and_the_same_text(
 ) -> None:
     scenario = load_scenario(str(write_small(tmp_path)), overrides)
     text = resolved(scenario)
-    again_path = tmp_path / "elsewhere" / "scenario.yaml"
-    again_path.parent.mkdir()
+    again_path = tmp_path / "again.yaml"
     again_path.write_text(text)
     again = load_scenario(str(again_path))
     assert resolved(again) == text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,12 @@ def test_a_run_folder_holds_what_is_needed_to_read_and_to_repeat_it(tmp_path: Pa
     out = tmp_path / "run"
     summary = run_scenario(scenario, out=out).summary
     assert json.loads((out / "summary.json").read_text()) == summary
-    assert (out / "scenario.yaml").read_text() == resolved(scenario)
+    stamped = load_scenario(str(out / "scenario.yaml"))
+    digest = hashlib.sha256((tmp_path / "trace.csv").read_bytes()).hexdigest()
+    assert stamped.workload.model_dump()["sha256"] == digest
+    assert (out / "scenario.yaml").read_text() == resolved(stamped)
+    unstamped = resolved(stamped).replace(digest, "null")
+    assert unstamped == resolved(scenario)
     run = json.loads((out / "run.json").read_text())
     assert run["trace_digest"] == summary["workload"]["digest"]
     assert run["seeds"] == [0]
