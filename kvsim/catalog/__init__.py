@@ -10,7 +10,6 @@ from kvsim.catalog.registry import (
     get_engine,
     get_gpu,
     get_model,
-    list_engines,
     list_gpus,
     list_models,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "get_gpu",
     "get_model",
     "kv_bytes_per_token",
-    "list_engines",
     "list_gpus",
     "list_models",
     "model_from_config",

@@ -40,7 +40,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         vocab=fields.count("vocab_size"),
         max_position=fields.count("max_position_embeddings"),
         weight_dtype=fields.weight_dtype(),
-        kv_dtype_bytes=4 if config.get("torch_dtype") == "float32" else 2,
+        kv_dtype_bytes=4 if fields.dtype() == "float32" else 2,
         tied_embeddings=bool(config.get("tie_word_embeddings", opt)),
         gated_mlp=not opt,
         mlp_bias=opt,
@@ -81,13 +81,24 @@ class _Fields:
                     fix="Supported: fp8, or no quantization_config",
                 )
             return "fp8"
-        dtype = self._config.get("torch_dtype", self._config.get("dtype"))
+        dtype = self.dtype()
         if dtype not in TORCH_DTYPES:
             known = ", ".join(TORCH_DTYPES)
             raise InputError(
                 f"torch_dtype {dtype!r} is not known", where=self._source, fix=f"Known: {known}"
             )
         return TORCH_DTYPES[dtype]
+
+    def dtype(self) -> Any:
+        """`torch_dtype`, which newer files call `dtype`. `InputError` when they contradict."""
+        old, new = (self._config.get(key) for key in ("torch_dtype", "dtype"))
+        if old is not None and new is not None and old != new:
+            raise InputError(
+                f"torch_dtype {old!r} contradicts dtype {new!r}",
+                where=self._source,
+                fix="Keep one of them",
+            )
+        return new if old is None else old
 
 
 def _attention(fields: _Fields, kind: str) -> Attention:

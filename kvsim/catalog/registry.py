@@ -25,11 +25,6 @@ def list_gpus() -> list[str]:
     return [entry["name"] for entry in _read("gpus.json")["gpus"]]
 
 
-def list_engines() -> list[str]:
-    """Names of the engines whose host time is known."""
-    return [entry["name"] for entry in _read("engines.json")["engines"]]
-
-
 def get_model(name: str) -> Model:
     """The model of this name or Hugging Face id, case ignored. `InputError` if unknown."""
     entries = _read("models.json")["models"]

@@ -60,14 +60,19 @@ def parameters(model: Model) -> int:
     return sum(parameter_terms(model).values())
 
 
-def active_parameters(model: Model) -> int:
-    """Parameters one token is computed with: all, except the experts it is not routed to."""
-    terms = parameter_terms(model)
+def active_parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
+    """As `parameter_terms`, without the experts that a token is not routed to."""
+    terms = parameter_terms(model, tp=tp)
     if model.moe is not None:
         held = model.moe.experts + model.moe.shared_experts
         used = model.moe.experts_per_token + model.moe.shared_experts
         terms["experts"] = terms["experts"] // held * used
-    return sum(terms.values())
+    return terms
+
+
+def active_parameters(model: Model) -> int:
+    """Parameters one token is computed with: all, except the experts it is not routed to."""
+    return sum(active_parameter_terms(model).values())
 
 
 def weight_bytes(model: Model, *, tp: int = 1) -> int:

@@ -10,15 +10,14 @@ from kvsim.catalog.kv import kv_bytes_per_token
 from kvsim.catalog.model import Model
 from kvsim.catalog.registry import get_engine
 from kvsim.core.plan import StepPlan
-from kvsim.cost import runs
+from kvsim.cost.attention import AttentionSum
 from kvsim.cost.given import check_seconds
 from kvsim.cost.operators import moe_precision, precision
 from kvsim.cost.shapes import (
-    AttentionSum,
     GemmSum,
-    Head,
     MoeSum,
     allreduces,
+    lm_head,
     sampling,
     small_kernels,
 )
@@ -53,15 +52,15 @@ class CalibratedClock:
         kv_bytes = kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
         element = kv_dtype_bytes or model.kv_dtype_bytes
         self._host_s, self._host_row_s = host.host_s, host.host_row_s
-        self._by_token: list[tuple[str, Callable[[int], float]]] = [
-            ("gemm", GemmSum(model, gpu, tp).seconds),
-            ("moe", MoeSum(model, gpu, tp).seconds),
-            ("small", small_kernels(model, gpu, tp).seconds),
-            ("allreduce", allreduces(model, gpu, tp).seconds),
+        self._by_token: list[Callable[[int], float]] = [
+            GemmSum(model, gpu, tp).seconds,
+            MoeSum(model, gpu, tp).seconds,
+            small_kernels(model, gpu, tp).seconds,
+            allreduces(model, gpu, tp).seconds,
         ]
-        self._by_row: list[tuple[str, Callable[[int], float]]] = [
-            ("lm_head", Head(model, gpu, tp).seconds),
-            ("sampling", sampling(model, gpu).seconds),
+        self._by_row: list[Callable[[int], float]] = [
+            lm_head(model, gpu, tp).seconds,
+            sampling(model, gpu).seconds,
         ]
         self._attention = [AttentionSum(group, gpu, tp, element) for group in model.groups]
         self._context_s = sum(group.decode_context_s for group in self._attention)
@@ -83,29 +82,6 @@ class CalibratedClock:
         if constant is None:
             constant = self._decode_constant(rows)
         return constant + self._context_s * plan.decode_context_tokens
-
-    def run_seconds(self, plan: StepPlan, steps: int) -> float:
-        """Seconds of `steps` decode steps, the first of which is `plan`."""
-        rows = runs.rows_of(plan)
-        piece = (self._decode_constant(rows), self._context_s)
-        return runs.run_seconds([piece], rows, plan.decode_context_tokens, steps)
-
-    def steps_within(self, plan: StepPlan, seconds: float) -> int:
-        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
-        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
-
-    def breakdown(self, plan: StepPlan) -> dict[str, float]:
-        """The terms of `step_seconds` by name."""
-        decodes = plan.num_decodes + plan.padded_decodes
-        rows = decodes + len(plan.chunks)
-        tokens = decodes + sum(chunk.new_tokens for chunk in plan.chunks)
-        terms = {"host": self._host_s + self._host_row_s * rows}
-        if tokens:
-            terms |= {name: seconds(tokens) for name, seconds in self._by_token}
-            terms["attention"] = self._attention_s(plan, decodes)
-            terms |= {name: seconds(rows) for name, seconds in self._by_row}
-        terms["copies"] = self._copy_s * sum(copy.tokens for copy in plan.copies)
-        return terms
 
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
@@ -148,14 +124,12 @@ class CalibratedClock:
         return seconds
 
     @staticmethod
-    def _cached(
-        cache: dict[int, float], size: int, terms: list[tuple[str, Callable[[int], float]]]
-    ) -> float:
+    def _cached(cache: dict[int, float], size: int, terms: list[Callable[[int], float]]) -> float:
         seconds = cache.get(size)
         if seconds is None:
             if len(cache) >= CACHED_SIZES:
                 cache.clear()
-            seconds = cache[size] = sum(term(size) for _, term in terms)
+            seconds = cache[size] = sum(term(size) for term in terms)
         return seconds
 
 
@@ -196,9 +170,13 @@ def _note(gpu: Gpu, host: Engine, needed: set[str], error: float) -> str:
 
 def _facts(model: Model, gpu: Gpu, host: Engine, tp: int, kv_bytes: int) -> list[Fact]:
     kind = precision(gpu, model.weight_dtype)
+    source = host.source
+    if host.error_percent:
+        median, p90 = host.error_percent["median"], host.error_percent["p90"]
+        source += f"; with it, error median {median} %, p90 {p90} % on runs that were not fitted"
     return [
-        Fact("host_s", host.host_s, "s", host.source),
-        Fact("host_row_s", host.host_row_s, "s/sequence", host.source),
+        Fact("host_s", host.host_s, "s", source),
+        Fact("host_row_s", host.host_row_s, "s/sequence", source),
         Fact("arithmetic", kind.unit, "", f"weights in {model.weight_dtype} on {gpu.name}"),
         Fact("flops", kind.flops, "FLOP/s", gpu.datasheet_source),
         Fact("memory_bw", gpu.memory_bw, "B/s", gpu.datasheet_source),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kvsim.catalog.explain import Fact
 from kvsim.core.plan import StepPlan
-from kvsim.cost import runs
 from kvsim.errors import InputError
 
 
@@ -33,18 +32,6 @@ class FixedClock:
         if plan.copies:
             return self.step_s + self.copy_token_s * sum(copy.tokens for copy in plan.copies)
         return self.step_s
-
-    def run_seconds(self, plan: StepPlan, steps: int) -> float:
-        """Seconds of `steps` decode steps, the first of which is `plan`."""
-        return runs.run_seconds([(self.step_s, 0.0)], runs.rows_of(plan), 0, steps)
-
-    def steps_within(self, plan: StepPlan, seconds: float) -> int:
-        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
-        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
-
-    def breakdown(self, plan: StepPlan) -> dict[str, float]:
-        """The terms of `step_seconds` by name."""
-        return {"step": self.step_s, "copies": self.step_seconds(plan) - self.step_s}
 
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
@@ -104,27 +91,6 @@ class LinearClock:
         if plan.copies:
             seconds += self.copy_token_s * sum(copy.tokens for copy in plan.copies)
         return seconds
-
-    def run_seconds(self, plan: StepPlan, steps: int) -> float:
-        """Seconds of `steps` decode steps, the first of which is `plan`."""
-        rows = runs.rows_of(plan)
-        piece = (self.base_s + self.decode_s * rows, self.context_token_s)
-        return runs.run_seconds([piece], rows, plan.decode_context_tokens, steps)
-
-    def steps_within(self, plan: StepPlan, seconds: float) -> int:
-        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
-        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
-
-    def breakdown(self, plan: StepPlan) -> dict[str, float]:
-        """The terms of `step_seconds` by name."""
-        prior = sum(chunk.prior_tokens for chunk in plan.chunks)
-        return {
-            "base": self.base_s,
-            "decodes": self.decode_s * (plan.num_decodes + plan.padded_decodes),
-            "prefill": self.prefill_token_s * sum(chunk.new_tokens for chunk in plan.chunks),
-            "context": self.context_token_s * (plan.decode_context_tokens + prior),
-            "copies": self.copy_token_s * sum(copy.tokens for copy in plan.copies),
-        }
 
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""

@@ -6,16 +6,15 @@ from kvsim.catalog.explain import Fact
 from kvsim.catalog.gpu import Gpu
 from kvsim.catalog.kv import kv_bytes_per_token
 from kvsim.catalog.model import GqaAttention, Model
-from kvsim.catalog.weights import active_parameters, parameter_terms, weight_bytes
+from kvsim.catalog.weights import active_parameter_terms, parameter_terms, weight_bytes
 from kvsim.core.plan import StepPlan
-from kvsim.cost import runs
 from kvsim.cost.given import check_seconds
 from kvsim.cost.operators import precision, touched_experts
 
 CACHED_ROW_COUNTS = 1 << 14
 RELATIVE_ERROR = 0.6
 NOTE = (
-    "datasheet roofline: a lower bound without launch, efficiency or communication costs; "
+    "datasheet roofline without launch, efficiency or communication costs, hence optimistic; "
     "such rooflines miss served runs by 32 % (median) to 60 % (90th percentile)"
 )
 
@@ -24,10 +23,13 @@ class RooflineClock:
     """`max(bytes / BW, FLOPs / F) + t0_s` per step.
 
     bytes = weights read once + KV bytes of every context token; with a mixture of experts only the
-    expected number of touched experts is read. FLOPs = 2 * active parameters * tokens, plus
-    attention: `4 * layers * heads * head_dim` per decode context token, and for a chunk of c new
-    after p prior tokens the same times `c * p + c * c / 2` (causal). All per GPU: divided by tp,
-    except replicated KV heads and the latent cache, which are not. BW and F are the datasheet's.
+    expected number of touched experts is read. FLOPs = 2 * active parameters of the layers, norms
+    left out, * tokens + 2 * lm_head * rows + attention; rows are the sequences that are sampled:
+    decodes and chunks. Attention is `4 * layers * heads * head_dim` per decode context token, and
+    for a chunk of c new after p prior tokens the same times `c * p + c * c / 2` (causal). Looking
+    up embeddings is no arithmetic. All per GPU: divided by tp, except what every GPU holds whole
+    (replicated KV heads, the latent cache, the router). BW and F are the datasheet's; F is that of
+    16-bit operands but for the layers' matrices.
     """
 
     relative_error: float | None = RELATIVE_ERROR
@@ -55,16 +57,14 @@ class RooflineClock:
         self._bandwidth = gpu.memory_bw
         self._kv_s = kv_bytes / gpu.memory_bw
         self._copy_s = 2 * self._kv_s
-        self._token_s = 2 * active_parameters(model) / tp / kind.flops
+        self._token_s = _token_flops(model, tp) / kind.flops
+        self._row_s = _row_flops(model, tp) / gpu.flops_16bit
         decode_flops, prefill_flops = _attention_flops(model)
         self._decode_attention_s = decode_flops / tp / gpu.flops_16bit
         self._prefill_attention_s = prefill_flops / tp / gpu.flops_16bit
         self._decode: dict[int, tuple[float, float]] = {}
         self._facts = [
-            Fact("memory_bw", gpu.memory_bw, "B/s", gpu.datasheet_source),
-            Fact("flops", kind.flops, "FLOP/s", f"{gpu.datasheet_source}; {kind.unit}"),
-            Fact("weights", weight_bytes(model, tp=tp), "bytes/GPU", f"by shape, tp {tp}"),
-            Fact("active_parameters", active_parameters(model), "parameters", "by shape"),
+            *_datasheet_facts(model, gpu, tp),
             Fact("kv_bytes_per_token", kv_bytes, "bytes/token/GPU", f"by shape, tp {tp}"),
             Fact("t0_s", t0_s, "s", "given"),
         ]
@@ -83,22 +83,6 @@ class RooflineClock:
         compute = pair[1] + self._decode_attention_s * context
         return memory if memory > compute else compute
 
-    def run_seconds(self, plan: StepPlan, steps: int) -> float:
-        """Seconds of `steps` decode steps, the first of which is `plan`."""
-        rows = runs.rows_of(plan)
-        memory, compute = self._decode_constants(rows)
-        pieces = [(memory, self._kv_s), (compute, self._decode_attention_s)]
-        return runs.run_seconds(pieces, rows, plan.decode_context_tokens, steps)
-
-    def steps_within(self, plan: StepPlan, seconds: float) -> int:
-        """How many decode steps, the first of which is `plan`, fit into `seconds`."""
-        return runs.steps_within(lambda steps: self.run_seconds(plan, steps), seconds)
-
-    def breakdown(self, plan: StepPlan) -> dict[str, float]:
-        """`memory` and `compute` (the step takes the larger), `t0` and `copies`."""
-        memory, compute, copies = self._terms(plan)
-        return {"memory": memory, "compute": compute, "t0": self.t0_s, "copies": copies}
-
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
         return list(self._facts)
@@ -115,12 +99,13 @@ class RooflineClock:
         if len(self._decode) >= CACHED_ROW_COUNTS:
             self._decode.clear()
         weights_s = self._weights_s(rows) if rows else 0.0
-        pair = (self.t0_s + weights_s, self.t0_s + self._token_s * rows)
+        pair = (self.t0_s + weights_s, self.t0_s + (self._token_s + self._row_s) * rows)
         self._decode[rows] = pair
         return pair
 
     def _terms(self, plan: StepPlan) -> tuple[float, float, float]:
         tokens = plan.num_decodes + plan.padded_decodes
+        rows = tokens + len(plan.chunks)
         kv_tokens = plan.decode_context_tokens
         attention = self._decode_attention_s * plan.decode_context_tokens
         for new, prior in plan.chunks:
@@ -131,7 +116,18 @@ class RooflineClock:
         if not tokens:
             return 0.0, 0.0, copies
         memory = self._weights_s(tokens) + self._kv_s * kv_tokens
-        return memory, self._token_s * tokens + attention, copies
+        return memory, self._token_s * tokens + self._row_s * rows + attention, copies
+
+
+def _token_flops(model: Model, tp: int) -> int:
+    """FLOPs per token of the layers' matrix products on one GPU."""
+    terms = active_parameter_terms(model, tp=tp)
+    return 2 * sum(terms[part] for part in ("attention", "mlp", "experts", "router"))
+
+
+def _row_flops(model: Model, tp: int) -> int:
+    """FLOPs of the language model head per sampled sequence on one GPU."""
+    return 2 * -(-model.vocab // tp) * model.hidden
 
 
 def _attention_flops(model: Model) -> tuple[int, int]:
@@ -150,3 +146,15 @@ def _attention_flops(model: Model) -> tuple[int, int]:
         else:
             decode += pairs * (2 * attention.kv_lora_rank + attention.qk_rope_head_dim)
     return decode, prefill
+
+
+def _datasheet_facts(model: Model, gpu: Gpu, tp: int) -> list[Fact]:
+    kind, shape = precision(gpu, model.weight_dtype), f"by shape, tp {tp}"
+    layers, head = _token_flops(model, tp), _row_flops(model, tp)
+    return [
+        Fact("memory_bw", gpu.memory_bw, "B/s", gpu.datasheet_source),
+        Fact("flops", kind.flops, "FLOP/s", f"{gpu.datasheet_source}; {kind.unit}"),
+        Fact("weights", weight_bytes(model, tp=tp), "bytes/GPU", shape),
+        Fact("flops_per_token", layers, "FLOP/token/GPU", f"matrices of the layers {shape}"),
+        Fact("flops_per_row", head, "FLOP/sequence/GPU", f"lm_head {shape}"),
+    ]

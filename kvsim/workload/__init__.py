@@ -1,21 +1,12 @@
 """Workloads: iterables of `Request` in arrival order, from traces and from generators."""
 
-from kvsim.workload.arrivals import (
-    ARRIVALS,
-    AllAtOnce,
-    Arrivals,
-    ClosedLoop,
-    Constant,
-    Gamma,
-    Poisson,
-)
+from kvsim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
 from kvsim.workload.base import RowCounts, Workload
 from kvsim.workload.describe import describe
 from kvsim.workload.empirical import EmpiricalArrivals
 from kvsim.workload.formats import FORMATS
 from kvsim.workload.generated import GeneratedWorkload
 from kvsim.workload.lengths import (
-    TOKEN_LAWS,
     ConstantTokens,
     IndependentLengths,
     JointQuantiles,
@@ -27,16 +18,13 @@ from kvsim.workload.lengths import (
 )
 from kvsim.workload.pairs import PairLengths
 from kvsim.workload.preset import list_presets, preset, preset_facts
-from kvsim.workload.sosp23 import Sosp23Workload
 from kvsim.workload.source import ReadRules
 from kvsim.workload.store import KNOWN_TRACES, KnownTrace, find_trace
 from kvsim.workload.trace import TraceWorkload
 
 __all__ = [
-    "ARRIVALS",
     "FORMATS",
     "KNOWN_TRACES",
-    "TOKEN_LAWS",
     "AllAtOnce",
     "Arrivals",
     "ClosedLoop",
@@ -55,7 +43,6 @@ __all__ = [
     "QuantileTokens",
     "ReadRules",
     "RowCounts",
-    "Sosp23Workload",
     "TokenLaw",
     "TraceWorkload",
     "UniformTokens",

@@ -132,15 +132,6 @@ class ClosedLoop:
         return AllAtOnce().times_ns(rng, count, chunk_rows)
 
 
-ARRIVALS: dict[str, type[Arrivals]] = {
-    "poisson": Poisson,
-    "gamma": Gamma,
-    "constant": Constant,
-    "all_at_once": AllAtOnce,
-    "closed_loop": ClosedLoop,
-}
-
-
 def _check_rate(rate: float) -> None:
     check_number(rate, "rate", 1e-6, 1e9, "requests per second")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kvsim.workload.sniff import choose_format, make_format
 from kvsim.workload.source import ReadRules
 
 Ints = npt.NDArray[np.int64]
+_PLACE = re.compile(r"r(0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,33 @@ class _Buffer:
         return columns
 
 
+class _Names:
+    """Names of the kept rows: their own, or r0, r1, ... by their place, which must not collide."""
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+        self._has_own = bytearray()
+
+    def take(self, own: str | None) -> None:
+        """Name the next kept row. Raises `BadRowError` for a name that is taken."""
+        rank = len(self._has_own)
+        if own is None:
+            if f"r{rank}" in self._own:
+                problem = f"a row without request_id is called 'r{rank}', which another row is"
+                raise BadRowError("duplicate_id", problem)
+        elif own in self._own or self._is_place(own):
+            raise BadRowError("duplicate_id", f"request_id {own!r} appears twice")
+        else:
+            self._own.add(own)
+        self._has_own.append(own is not None)
+
+    def _is_place(self, name: str) -> bool:
+        """Whether a row without a name of its own is called so."""
+        match = _PLACE.fullmatch(name)
+        place = int(match[1]) if match else len(self._has_own)
+        return place < len(self._has_own) and not self._has_own[place]
+
+
 class TraceReader:
     """One pass over a file. `kind`, `read`, `kept`, `dropped` and `sha256` are complete at its
     end.
@@ -144,7 +173,7 @@ class TraceReader:
         self._rules = rules
         self._limit = limit
         self._start_at = start_at or 0
-        self._ids: set[str] = set()
+        self._names = _Names()
         self.read = 0
         self.kept = 0
         self.dropped: Counter[str] = Counter()
@@ -156,15 +185,13 @@ class TraceReader:
         buffer = _Buffer()
         with closing(open_records(self.path, rules)) as records:
             self.kind = choose_format(self.kind, records.columns, self.path)
-            rows = make_format(self.kind, records.columns, rules.max_tokens, self.path)
+            rows = make_format(
+                self.kind, records.columns, rules.max_tokens, self.path, ragged=records.ragged
+            )
             for entry in records.rows(rows.wanted):
                 self.read += 1
                 if self.read > rules.max_rows:
-                    raise InputError(
-                        f"more than {rules.max_rows:,} rows",
-                        where=records.where(),
-                        fix="Set a limit, or raise max_rows",
-                    )
+                    raise rules.too_many_rows(records.where())
                 try:
                     row = self._usable(entry, rows.row)
                 except BadRowError as bad:
@@ -194,10 +221,8 @@ class TraceReader:
         if row[0] < self._start_at:
             self.dropped["before_start"] += 1
             return None
-        if row[3] is not None and row[3][0] is not None:
-            if row[3][0] in self._ids:
-                raise BadRowError("duplicate_id", f"request_id {row[3][0]!r} appears twice")
-            self._ids.add(row[3][0])
+        if row[3] is not None:
+            self._names.take(row[3][0])
         return row
 
     def _refuse(self, bad: BadRowError, where: str) -> None:

@@ -28,8 +28,8 @@ class EmpiricalArrivals:
                           rate
 
     One span has sum(window_arrivals) gaps: a shuffled deck of that many evenly spaced quantiles.
-    So every span has the table's mean and CV whatever the seed, which independent draws of gaps as
-    wild as those of azure-code (CV 13) would not. Longer runs repeat the span with a new shuffle.
+    So mean and CV of a span hardly depend on the seed, as they would if wild gaps were drawn
+    independently. Longer runs repeat the span with a new shuffle.
     """
 
     probabilities: tuple[float, ...]

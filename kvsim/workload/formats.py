@@ -19,6 +19,7 @@ from kvsim.workload.fields import (
 
 Extras = tuple[str | None, int | None, int]
 """request_id, max_tokens, priority."""
+_NO_EXTRAS: Extras = (None, None, 0)
 
 
 class Row(NamedTuple):
@@ -36,6 +37,8 @@ class Format(Protocol):
     has_arrivals: ClassVar[bool]
     starts_at_first: ClassVar[bool]
     """Whether the file's clock has no zero of its own, so the first arrival becomes zero."""
+    optional: ClassVar[tuple[str, ...]]
+    """Columns it reads from the rows that have them."""
     wanted: tuple[str, ...]
     """Columns it reads, spelled as in the file."""
 
@@ -59,6 +62,7 @@ class AzureFormat:
 
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = True
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
         names = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -90,6 +94,7 @@ class MooncakeFormat:
 
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = True
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
         self.wanted = tuple(
@@ -124,19 +129,19 @@ class MooncakeFormat:
 class TableFormat:
     """A plain table: `arrival_s, prompt_tokens, output_tokens`, seconds from the start.
 
-    Optional: `request_id`, `max_tokens` (at least the output), `priority`.
+    Optional, in JSON lines row by row: `request_id`, `max_tokens` (at least the output),
+    `priority`.
     """
 
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = False
+    optional: ClassVar[tuple[str, ...]] = ("request_id", "max_tokens", "priority")
 
     def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
         names = ("arrival_s", "prompt_tokens", "output_tokens")
         self._time, self._prompt, self._output = _spelled(columns, names)
-        self._id = _optional(columns, "request_id")
-        self._limit = _optional(columns, "max_tokens")
-        self._priority = _optional(columns, "priority")
-        extras = (self._id, self._limit, self._priority)
+        extras = [_optional(columns, name) for name in self.optional]
+        self._id, self._limit, self._priority = extras
         self.wanted = (self._time, self._prompt, self._output, *(name for name in extras if name))
         self._has_extras = any(extras)
         self._max = max_tokens
@@ -157,7 +162,9 @@ class TableFormat:
         )
 
     def _extras(self, record: Record, output: int) -> Extras:
-        limit = priority = None
+        own = limit = priority = None
+        if self._id and self._id in record:
+            own = identifier(record, self._id)
         if self._limit:
             limit = optional_integer(record, self._limit, 1, self._max)
             if limit is not None and limit < output:
@@ -166,7 +173,9 @@ class TableFormat:
                 )
         if self._priority:
             priority = optional_integer(record, self._priority, -(2**31), 2**31 - 1)
-        return (identifier(record, self._id) if self._id else None, limit, priority or 0)
+        if own is None and limit is None and not priority:
+            return _NO_EXTRAS
+        return own, limit, priority or 0
 
 
 class VidurFormat:
@@ -174,6 +183,7 @@ class VidurFormat:
 
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = False
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
         names = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
@@ -208,6 +218,7 @@ class LengthsFormat:
 
     has_arrivals: ClassVar[bool] = False
     starts_at_first: ClassVar[bool] = False
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
         lower = {name.lower() for name in columns}

@@ -179,14 +179,6 @@ class JointQuantiles:
         return self.prompt.at(places), np.maximum(np.rint(drawn), 1).astype(np.int64)
 
 
-TOKEN_LAWS: dict[str, type[TokenLaw]] = {
-    "constant": ConstantTokens,
-    "uniform": UniformTokens,
-    "lognormal": LognormalTokens,
-    "quantiles": QuantileTokens,
-}
-
-
 def check_quantiles(probabilities: tuple[float, ...], values: tuple[float, ...]) -> None:
     """Raise unless there is one rising value in 1..MAX_TOKENS per probability, from 0 to 1."""
     if len(probabilities) != len(values) or len(values) < 2:

@@ -6,9 +6,9 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kvsim.errors import InputError
 from kvsim.workload.fields import BadRowError, Record
@@ -23,6 +23,8 @@ class Records(Protocol):
 
     columns: tuple[str, ...]
     """As in the header, the first JSON object, the Parquet schema."""
+    ragged: ClassVar[bool]
+    """Whether a row may have columns that `columns` does not name."""
 
     def close(self) -> None:
         """Close the file."""
@@ -49,6 +51,8 @@ def open_records(path: Path, rules: ReadRules) -> Records:
             if line.strip():
                 break
             blank += 1
+            if blank > rules.max_rows:
+                raise rules.too_many_rows(source.where)
         else:
             raise InputError("only blank lines", where=str(path), fix="Give a trace with rows")
         if line.lstrip()[0] == "{":
@@ -68,6 +72,8 @@ def open_records(path: Path, rules: ReadRules) -> Records:
 class CsvRecords:
     """Comma-separated values with a header line; `blank` lines came before it."""
 
+    ragged: ClassVar[bool] = False
+
     def __init__(self, source: Source, blank: int, header: str, lines: Iterator[str]) -> None:
         self._source = source
         self._blank = blank
@@ -78,7 +84,7 @@ class CsvRecords:
             raise _bad_csv(source, error) from None
         while names and not names[-1]:
             names.pop()
-        if len(names) < 2 or "" in names or len(set(names)) < len(names):
+        if len(names) < 2 or "" in names or not _all_distinct(names):
             raise InputError(
                 f"the header {header.strip()[:80]!r} does not name distinct columns, by commas",
                 where=source.where,
@@ -92,7 +98,7 @@ class CsvRecords:
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
         """See `Records`."""
-        yield from [None] * self._blank
+        yield from repeat(None, self._blank)
         columns = self.columns
         width = len(columns)
         try:
@@ -122,14 +128,19 @@ class CsvRecords:
 
 
 class JsonRecords:
-    """One JSON object per line; numbers with a fraction become `Decimal`, exactly."""
+    """One JSON object per line; numbers with a fraction become `Decimal`, exactly.
+
+    Keys are compared, and given, in lower case: a row may spell them as it likes.
+    """
+
+    ragged: ClassVar[bool] = True
 
     def __init__(self, source: Source, blank: int, first: str, lines: Iterator[str]) -> None:
         self._source = source
         self._blank = blank
         self._lines = chain([first], lines)
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=_distinct, parse_float=Decimal, parse_constant=_no_constant
+            object_pairs_hook=_distinct, parse_float=_number, parse_constant=_no_constant
         )
         try:
             self.columns = tuple(self._object(first))
@@ -144,7 +155,7 @@ class JsonRecords:
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
         """See `Records`."""
-        yield from [None] * self._blank
+        yield from repeat(None, self._blank)
         for line in self._lines:
             text = line.strip()
             if not text:
@@ -178,6 +189,8 @@ class JsonRecords:
 class ParquetRecords:
     """Columns of plain numbers and text. Places are rows, from 1. Needs pyarrow."""
 
+    ragged: ClassVar[bool] = False
+
     def __init__(self, path: Path, rules: ReadRules) -> None:
         try:
             from pyarrow import parquet
@@ -195,7 +208,7 @@ class ParquetRecords:
         except (OSError, ValueError) as error:
             raise self._damaged(error) from None
         self.columns = tuple(self._file.schema_arrow.names)
-        if len(set(self.columns)) < len(self.columns):
+        if not _all_distinct(self.columns):
             raise InputError(
                 "two columns have the same name", where=str(path), fix="Rename one of them"
             )
@@ -245,10 +258,22 @@ def _bad_csv(source: Source, error: csv.Error) -> InputError:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    if not _all_distinct([name for name, _ in pairs]):
         raise ValueError("a key appears twice")
-    return found
+    return {name.lower(): value for name, value in pairs}
+
+
+def _all_distinct(names: Sequence[str]) -> bool:
+    """Also when upper and lower case are the same, as they are for formats."""
+    return len({name.lower() for name in names}) == len(names)
+
+
+def _number(text: str) -> Decimal | str:
+    """Exactly; as its text, which no column of numbers takes, where `Decimal` cannot hold it."""
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return text
 
 
 def _no_constant(name: str) -> Any:

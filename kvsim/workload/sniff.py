@@ -42,18 +42,23 @@ def choose_format(kind: str, columns: tuple[str, ...], path: Path) -> str:
     )
 
 
-def make_format(kind: str, columns: tuple[str, ...], max_tokens: int, path: Path) -> Format:
+def make_format(
+    kind: str, columns: tuple[str, ...], max_tokens: int, path: Path, *, ragged: bool
+) -> Format:
     """A reader for the columns of this file; raises `InputError` if one is missing.
 
-    `kind` is a key of `FORMATS`.
+    `kind` is a key of `FORMATS`. In a `ragged` file any row may have the optional columns.
     """
+    chosen = FORMATS[kind]
+    more = [name for name in chosen.optional if ragged and name not in columns]
     try:
-        return FORMATS[kind](columns, max_tokens)
+        return chosen((*columns, *more), max_tokens)
     except LookupError as error:
         problem = f"has no column {error.args[0]}, only {_listed(columns)}"
         raise InputError(problem, where=str(path), fix=_FIX) from None
 
 
 def _listed(columns: tuple[str, ...]) -> str:
-    names = [name if len(name) <= 40 else name[:37] + "..." for name in columns[:12]]
+    names = [name if name.isprintable() else repr(name) for name in columns[:12]]
+    names = [name if len(name) <= 40 else name[:37] + "..." for name in names]
     return ", ".join(names) + (", ..." if len(columns) > 12 else "")

@@ -55,6 +55,12 @@ class ReadRules:
                 fix="Use 'drop' to count bad rows instead of stopping",
             )
 
+    def too_many_rows(self, where: str) -> InputError:
+        """What to raise at the row after the last one allowed; blank lines are rows too."""
+        return InputError(
+            f"more than {self.max_rows:,} rows", where=where, fix="Set a limit, or raise max_rows"
+        )
+
 
 class Source:
     """One pass over a file's uncompressed bytes, hashed on the way.

@@ -167,6 +167,23 @@ LLAMA = {
 }
 
 
+@pytest.mark.parametrize(
+    ("dtype", "weights", "kv_bytes"), [("float32", "fp32", 4), ("float16", "fp16", 2)]
+)
+def test_both_spellings_of_the_dtype_mean_weights_and_cache(
+    dtype: str, weights: str, kv_bytes: int
+) -> None:
+    bare = {key: value for key, value in LLAMA.items() if key != "torch_dtype"}
+    for given in (
+        {"torch_dtype": dtype},
+        {"dtype": dtype},
+        {"torch_dtype": None, "dtype": dtype},
+        {"torch_dtype": dtype, "dtype": dtype},
+    ):
+        model = model_from_config({**bare, **given}, name="x", source="x.json")
+        assert (model.weight_dtype, model.kv_dtype_bytes) == (weights, kv_bytes)
+
+
 def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
     model = model_from_config(LLAMA, name="x", source="x.json")
     assert parameters(model) == 8_030_261_248
@@ -182,6 +199,7 @@ def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
         ({"num_hidden_layers": "32"}, "num_hidden_layers must be a whole number"),
         ({"vocab_size": 10**9}, "vocab_size must be a whole number"),
         ({"torch_dtype": "float8"}, "torch_dtype 'float8'"),
+        ({"dtype": "float16"}, "torch_dtype 'bfloat16' contradicts dtype 'float16'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq'"),
         ({"sliding_window": 4096}, "sliding_window 4096"),
     ],

@@ -17,8 +17,6 @@ def test_a_fixed_step_takes_the_given_time_whatever_it_computes() -> None:
     clock = FixedClock(0.02)
     assert clock.step_seconds(plan()) == 0.02
     assert clock.step_seconds(plan(64, 10_000, [(512, 0)])) == 0.02
-    assert clock.run_seconds(plan(64, 10_000), 50) == pytest.approx(1.0)
-    assert clock.steps_within(plan(64, 10_000), 0.99) == 49
 
 
 def test_a_linear_step_charges_base_prompt_tokens_and_context() -> None:
@@ -40,12 +38,6 @@ def test_a_fixed_clock_charges_copies_when_asked() -> None:
     assert FixedClock(0.02).step_seconds(plan(copied_tokens=500)) == 0.02
 
 
-def test_the_breakdown_sums_to_the_step() -> None:
-    step = plan(10, 4000, [(100, 0), (50, 200)], copied_tokens=7)
-    for clock in (paper_clock(), FixedClock(0.02, copy_token_s=1e-6)):
-        assert sum(clock.breakdown(step).values()) == pytest.approx(clock.step_seconds(step))
-
-
 def test_given_clocks_claim_no_error_of_their_own() -> None:
     assert paper_clock().relative_error is None
     assert FixedClock(0.02).relative_error is None
@@ -62,8 +54,3 @@ def test_a_linear_clock_that_stands_still_is_refused() -> None:
         LinearClock(base_s=0, prefill_token_s=1e-4, context_token_s=1e-7)
     with pytest.raises(InputError, match="context_token_s must be >= 0 s"):
         LinearClock(base_s=0.01, prefill_token_s=1e-4, context_token_s=-1e-7)
-
-
-def test_a_step_with_chunks_is_not_a_run() -> None:
-    with pytest.raises(ValueError, match="not a decode run"):
-        paper_clock().run_seconds(plan(1, 10, [(5, 0)]), 2)

@@ -41,17 +41,20 @@ def errors(
             yield ours.step_seconds(step_of(row)) * 1e6 / row["us"] - 1
 
 
-def test_nine_in_ten_calibrated_steps_lie_within_the_stated_error(
+def test_the_clock_reproduces_the_steps_its_constants_come_from(
     rows: list[dict[str, Any]],
 ) -> None:
-    for dtype, stated, middle in (("bf16", 0.15, 0.04), ("fp8", 0.30, 0.10)):
+    """All rows are of the half that the constants were fitted on: a wrong shape or constant shows,
+    how well the formula extrapolates does not."""
+    assert {row["split"] for row in rows} == {"fit"}
+    for dtype, middle, largest in (("bf16", 0.04, 0.15), ("fp8", 0.08, 0.22)):
         missed = [abs(error) for error in errors(CalibratedClock, rows, dtype)]
         assert len(missed) >= 20
         assert median(missed) <= middle
-        assert sum(error <= stated for error in missed) >= 0.9 * len(missed)
+        assert max(missed) <= largest
 
 
-def test_the_roofline_is_a_lower_bound(rows: list[dict[str, Any]]) -> None:
+def test_the_roofline_is_faster_than_every_composed_step(rows: list[dict[str, Any]]) -> None:
     missed = [*errors(RooflineClock, rows, "bf16"), *errors(RooflineClock, rows, "fp8")]
     assert max(missed) < 0.0
     assert median(missed) < -0.25

@@ -13,8 +13,6 @@ import pytest
 from kvsim.core.request import Request
 from kvsim.errors import InputError
 from kvsim.workload import (
-    ARRIVALS,
-    TOKEN_LAWS,
     AllAtOnce,
     Arrivals,
     ClosedLoop,
@@ -305,8 +303,3 @@ def test_a_parameter_out_of_range_is_named_with_value_and_limit(make: Any, messa
         make()
     assert str(error.value).startswith(message)
     assert error.value.fix
-
-
-def test_every_kind_has_a_class() -> None:
-    assert sorted(ARRIVALS) == ["all_at_once", "closed_loop", "constant", "gamma", "poisson"]
-    assert sorted(TOKEN_LAWS) == ["constant", "lognormal", "quantiles", "uniform"]

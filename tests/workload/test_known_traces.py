@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.workload import KNOWN_TRACES, Sosp23Workload, find_trace
+from kvsim.workload import KNOWN_TRACES, find_trace
 
 CONV = KNOWN_TRACES["azure-conv-2023"]
 HELLO = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
@@ -65,27 +63,3 @@ def test_every_known_trace_has_a_digest_rows_and_a_source() -> None:
         assert len(bytes.fromhex(known.sha256)) == 32
         assert known.rows > 0
         assert known.url.startswith("https://github.com/")
-
-
-def test_the_recipe_takes_short_pairs_from_the_top_wraps_and_shuffles(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text("prompt_tokens,output_tokens\n1,1\n1000,1048\n2,2\n1000,1047\n")
-    workload = Sosp23Workload(path, rate=20.0, duration_s=0.5, seed=3)
-    counts = np.random.RandomState(3).poisson(0.2, 50)
-    pairs = [((1, 1), (2, 2), (1000, 1047))[i % 3] for i in range(counts.sum())]
-    random.Random(3).shuffle(pairs)
-    rows = list(workload)
-    assert [(r.prompt_tokens, r.output_tokens) for r in rows] == pairs
-    assert [r.arrival_ns for r in rows] == [
-        quantum * 10_000_000 for quantum, count in enumerate(counts) for _ in range(count)
-    ]
-    assert len(rows) == workload.counts.kept > 3
-    assert workload.counts.read == len(rows) + workload.counts.dropped["too_long"]
-    assert workload.digest != Sosp23Workload(path, rate=20.0, duration_s=0.5, seed=4).digest
-
-
-def test_the_recipe_needs_a_short_pair(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text("prompt_tokens,output_tokens\n1000,1048\n")
-    with pytest.raises(InputError, match="no pair has fewer than 2048 tokens"):
-        Sosp23Workload(path, rate=1.0)

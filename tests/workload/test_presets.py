@@ -82,14 +82,29 @@ def test_the_table_holds_the_published_statistics(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_as_bursty_as_its_table_says(name: str) -> None:
+    """Over windows of 1, 10 and 60 s, on average over seeds and at each of them."""
+    facts = preset_facts(name)
+    wanted, bound = facts["statistics"]["dispersion"], facts["dispersion_error"]
+    assert (bound["mean"], bound["one_seed"]) <= (0.10, 0.20)
+    found = [describe(preset(name, seed=seed))["dispersion"] for seed in range(12)]
+    for window in ("1", "10", "60"):
+        ratios = [dispersions[window] / wanted[window] for dispersions in found]
+        assert sum(ratios) / len(ratios) == pytest.approx(1, abs=bound["mean"])
+        assert ratios == pytest.approx([1] * len(ratios), abs=bound["one_seed"])
+    for figure in bound.values():
+        assert f"{figure:.0%}" in facts["notes"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_preset_resembles_the_real_trace(shared: Path, name: str) -> None:
-    """Lengths, their dependence, gaps; and how bursty it is over 1 s, 10 s and 60 s."""
+    """Lengths, their dependence, gaps; the table's dispersion is that of the trace."""
     path = find_trace(name, {"KVSIM_TRACES": str(shared / "traces")})
     assert path is not None
-    real, made = TraceWorkload(path), preset(name)
+    real = TraceWorkload(path)
     assert_alike(name, describe(real))
-    for window_s in (1.0, 10.0, 60.0):
-        assert dispersion(made, window_s) == pytest.approx(dispersion(real, window_s), rel=0.45)
+    for window, value in preset_facts(name)["statistics"]["dispersion"].items():
+        assert value == pytest.approx(dispersion(real, float(window)), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,6 +119,10 @@ def test_the_tables_are_those_the_tool_makes_from_the_traces(shared: Path, name:
     table = facts["prompt_tokens"]
     quantiles = np.quantile(prompts, table["probabilities"], method="hazen")
     assert table["values"] == pytest.approx(quantiles, rel=1e-6)
+    windows = facts["windows"]
+    edges = np.arange(len(windows["arrivals"]) + 1) * windows["window_s"]
+    arrivals = [r.arrival_ns / 1e9 for r in TraceWorkload(path)][1:]
+    assert np.histogram(arrivals, edges)[0].tolist() == windows["arrivals"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,6 @@ import pytest
 from kvsim.workload import (
     KNOWN_TRACES,
     PairLengths,
-    Sosp23Workload,
     TraceWorkload,
     describe,
     find_trace,
@@ -93,22 +92,3 @@ def test_the_formats_of_2024_and_2025_are_read(
     rows = list(TraceWorkload(shared / "traces" / file))
     assert rows[0][1:4] == first
     assert rows[-1].arrival_ns == round(last_s * 1e6) * 1_000
-
-
-def test_the_sosp23_recipe_gives_the_artifact_s_trace(shared: Path) -> None:
-    """PagedAttention paper, Fig. 2: 4 req/s for 900 s at seed 0, ShareGPT lengths."""
-    workload = Sosp23Workload(
-        trace(shared, "sharegpt-opt-lengths"), rate=4.0, duration_s=900.0, seed=0
-    )
-    rows = list(workload)
-    assert [(r.arrival_ns / 1e9, r.prompt_tokens, r.output_tokens) for r in rows[:5]] == [
-        (0.08, 48, 602),
-        (0.19, 147, 74),
-        (0.5, 25, 20),
-        (0.67, 32, 67),
-        (0.68, 675, 848),
-    ]
-    assert len(rows) == workload.counts.kept == 3_604
-    assert sum(r.prompt_tokens for r in rows) / 3_604 == pytest.approx(151.82, abs=0.005)
-    assert sum(r.output_tokens for r in rows) / 3_604 == pytest.approx(333.22, abs=0.005)
-    assert rows == list(workload)

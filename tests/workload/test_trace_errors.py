@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,6 +68,42 @@ CASES: dict[str, tuple[bytes, str, str, str]] = {
     "infinite arrival": (TABLE + b"inf,1,1\n", ":2", "'inf' is not a number >= 0", DROP),
     "arrival in 300 years": (TABLE + b"1e10,1,1\n", ":2", "not a time from 0 to 292 years", DROP),
     "huge exponent": (TABLE + b"1e9999,1,1\n", ":2", "not a time from 0 to 292 years", DROP),
+    "an exponent no number has": (
+        MOON + MOON.replace(b" 0,", b" 1e99999999999999999999,"),
+        ":2",
+        "column timestamp: '1e99999999999999999999' is not a number >= 0",
+        DROP,
+    ),
+    "the same in the first row": (
+        MOON.replace(b" 0,", b" -1e-99999999999999999999,"),
+        ":1",
+        "column timestamp: '-1e-99999999999999999999' is not a number >= 0",
+        DROP,
+    ),
+    "tokens with a huge exponent": (
+        MOON.replace(b" 5,", b" 1e999999999,"),
+        ":1",
+        "column input_length: 1E+999999999 is not an integer >= 0",
+        DROP,
+    ),
+    "tokens with a tiny exponent": (
+        MOON.replace(b" 5,", b" 1e-999999999,"),
+        ":1",
+        "column input_length: 1E-999999999 is not an integer >= 0",
+        DROP,
+    ),
+    "priority with a huge exponent": (
+        b'{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "priority": 1e999999999}',
+        ":1",
+        "column priority: 1E+999999999 is not an integer from -2147483648",
+        DROP,
+    ),
+    "an arrival with no room left in 64 bits": (
+        MOON + MOON.replace(b" 0,", b" 9223372036854,"),
+        ":2",
+        "column timestamp: 9223372036854 is not a time from 0 to 292 years",
+        DROP,
+    ),
     "NaN in JSON": (
         MOON + MOON.replace(b" 0,", b" NaN,"),
         ":2",
@@ -81,6 +118,18 @@ CASES: dict[str, tuple[bytes, str, str, str]] = {
     ),
     "no day": (AZURE + b"2023-02-30 00:00:00,1,1\n", ":3", "is not a date of the calendar", DROP),
     "no time of day": (AZURE + b"2023-02-03 24:00:00,1,1\n", ":3", "is not a time of day", DROP),
+    "offset of a day": (
+        AZURE + b"2023-02-03 10:00:00+24:00,1,1\n",
+        ":3",
+        "'2023-02-03 10:00:00+24:00' is not a time with an offset of at most 23:59",
+        DROP,
+    ),
+    "offset of sixty minutes": (
+        AZURE + b"2023-02-03 10:00:00-01:60,1,1\n",
+        ":3",
+        "is not a time with an offset of at most 23:59",
+        DROP,
+    ),
     "date too late": (AZURE + b"2400-02-03 10:00:00,1,1\n", ":3", "1970-01-02 to 2260", DROP),
     "too few columns": (TABLE + b"0,1\n", ":2", "2 values, the header names 3", DROP),
     "too many columns": (TABLE + b"0,1,2,3\n", ":2", "4 values, the header names 3", DROP),
@@ -113,6 +162,12 @@ CASES: dict[str, tuple[bytes, str, str, str]] = {
     ),
     "broken JSON": (MOON + b'{"timestamp": 5,\n', ":2", "not valid JSON", DROP),
     "key twice": (MOON + b'{"timestamp": 1, "timestamp": 2}', ":2", "a key appears twice", DROP),
+    "key twice in other letters": (
+        MOON + b'{"timestamp": 1, "Timestamp": 2}',
+        ":2",
+        "a key appears twice",
+        DROP,
+    ),
     "list in a line": (MOON + b"[1, 2]\n", ":2", "a JSON list, not an object", DROP),
     "deep JSON": (MOON + b"[" * 100_000, ":2", "nested too deeply", DROP),
     "long integer": (MOON.replace(b" 5}", b" " + b"9" * 5000 + b"}"), ":1", "not valid JSON", ""),
@@ -124,6 +179,13 @@ CASES: dict[str, tuple[bytes, str, str, str]] = {
     "no header": (b"0.5,100,20\n", "", "no known format has the columns 0.5, 100, 20", "arrival_s"),
     "semicolons": (b"arrival_s;prompt_tokens\n", ":1", "distinct columns, by commas", "arrival_s,"),
     "column twice": (b"arrival_s,arrival_s,a\n", ":1", "distinct columns", "arrival_s,"),
+    "column twice in other letters": (
+        b"arrival_s,prompt_tokens,output_tokens,Prompt_Tokens\n0,1,1,9\n",
+        ":1",
+        "distinct columns",
+        "arrival_s,",
+    ),
+    "column that prints badly": (b"a\x1b[2J,b\n", "", r"the columns 'a\x1b[2J', b", "arrival_s"),
     "unknown columns": (b"when,in,out\n", "", "the columns when, in, out", "arrival_s"),
     "lengths only": (b"prompt_len,output_len\n1,1\n", "", "no arrivals", "generated arrivals"),
     "another's format": (
@@ -174,6 +236,19 @@ def test_a_malformed_trace_is_refused_with_place_value_and_way_out(
     assert problem in str(error.value)
     assert error.value.fix
     assert fix in error.value.fix
+
+
+def test_numbers_out_of_range_are_dropped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        MOON.replace(b" 0,", b" 1e99999999999999999999,"),
+        MOON,
+        MOON.replace(b" 5,", b" 1e999999999,"),
+        MOON.replace(b"}", b', "text": 1e99999999999999999999}'),
+    ]
+    path.write_bytes(b"".join(rows))
+    counts = TraceWorkload(path, rules=ReadRules(on_bad_row="drop")).counts
+    assert (counts.read, counts.kept, counts.dropped) == (4, 2, {"bad_value": 2})
 
 
 def test_a_parquet_row_is_named_by_its_number(tmp_path: Path) -> None:
@@ -228,6 +303,20 @@ def test_more_rows_than_the_cap_are_refused_blank_ones_included(tmp_path: Path) 
     assert TraceWorkload(path, rules=ReadRules(max_rows=4)).counts.read == 4
     with pytest.raises(InputError, match=r":5: more than 3 rows\. Set a limit"):
         TraceWorkload(path, rules=ReadRules(max_rows=3))
+
+
+def test_blank_lines_before_the_header_count_as_rows_and_are_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    peaks = []
+    for blank in (3_000, 300_000):
+        path.write_bytes(gzip.compress(b"\n" * blank + TABLE + b"0,1,1\n"))
+        tracemalloc.start()
+        assert TraceWorkload(path).counts.dropped == {"blank": blank}
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 200_000
+    with pytest.raises(InputError, match=r":1001: more than 1,000 rows"):
+        TraceWorkload(path, rules=ReadRules(max_rows=1_000))
 
 
 def test_a_long_value_is_shortened_in_the_message(tmp_path: Path) -> None:

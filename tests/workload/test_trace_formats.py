@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from kvsim.core.request import Request
 from kvsim.workload import PairLengths, ReadRules, TraceWorkload
+from kvsim.workload.columns import TraceReader
 
 DATA = Path(__file__).parent / "data"
 
@@ -40,6 +41,15 @@ def test_azure_2024_reads_offsets_and_seconds_without_a_fraction() -> None:
         (249_999_000, 200, 20),
         (999_999_000, 300, 30),
     ]
+
+
+def test_azure_reads_every_offset_the_standard_has(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00+23:59,1,1\n2024-05-10 00:00:00-23:59,1,1\n",
+    )
+    assert [row[0] for row in rows(path)] == [0, 2 * (23 * 3600 + 59 * 60) * 10**9]
 
 
 def test_azure_2025_reads_tokens_by_name_behind_the_extra_images_column() -> None:
@@ -111,6 +121,61 @@ def test_a_plain_table_as_json_lines(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
     assert list(TraceWorkload(path)) == [Request("17", 1, 3, 4), Request("x", 2 * 10**9, 5, 6)]
+
+
+def test_json_rows_have_optional_columns_each_for_itself_in_any_letters(tmp_path: Path) -> None:
+    row = '"arrival_s": 0, "prompt_tokens": 3, "output_tokens": 4'
+    path = write(
+        tmp_path,
+        f"{{{row}}}\n"
+        f'{{{row}, "request_id": "mine", "max_tokens": 7, "priority": 3}}\n'
+        f'{{{row}, "Max_Tokens": null, "PRIORITY": -1}}\n'
+        f'{{{row.replace("arrival_s", "Arrival_S")}, "Request_ID": "r0x"}}\n',
+    )
+    assert list(TraceWorkload(path)) == [
+        Request("r0", 0, 3, 4),
+        Request("mine", 0, 3, 4, 7, 3),
+        Request("r2", 0, 3, 4, None, -1),
+        Request("r0x", 0, 3, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["", '"r0"', ""], ["r0", "r1"]),
+        (['"r1"', "", '"r2"'], ["r1", "r2"]),
+        (["", "", '"r3"', ""], ["r0", "r1", "r3"]),
+        (["", '"r1"', '"r00"', '"r3"'], ["r0", "r1", "r00", "r3"]),
+        (['"r1"', '"r0"'], ["r1", "r0"]),
+    ],
+)
+def test_a_row_without_a_name_never_shares_one(
+    tmp_path: Path, names: list[str], kept: list[str]
+) -> None:
+    """Such a row is called by its place among the usable rows; who comes second is dropped."""
+    row = '"arrival_s": 0, "prompt_tokens": 3, "output_tokens": 4'
+    lines = [f'{{{row}, "request_id": {name}}}\n' if name else f"{{{row}}}\n" for name in names]
+    workload = TraceWorkload(write(tmp_path, "".join(lines)), rules=ReadRules(on_bad_row="drop"))
+    assert [r.request_id for r in workload] == kept
+    lost = len(names) - len(kept)
+    assert workload.counts.dropped == ({"duplicate_id": lost} if lost else {})
+
+
+def test_a_table_without_optional_columns_holds_nothing_for_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "arrival_s,prompt_tokens,output_tokens\n0,1,2\n")
+    (chunk,) = TraceReader(path, "auto", ReadRules()).chunks()
+    assert chunk.extras is None
+
+
+def test_arrivals_near_the_end_of_64_bits_can_still_be_smeared(tmp_path: Path) -> None:
+    """292 years less the largest `smear_s`, a million seconds."""
+    last_ms = (2**63 - 1) // 10**6 - 10**9
+    path = write(
+        tmp_path, f'{{"timestamp": {last_ms}, "input_length": 1, "output_length": 1}}\n' * 3
+    )
+    arrivals = [r.arrival_ns for r in TraceWorkload(path, smear_s=1e6)]
+    assert 0 <= min(arrivals) <= max(arrivals) < 10**15
 
 
 def test_a_plain_table_as_parquet_under_any_name(tmp_path: Path) -> None:
