@@ -30,8 +30,13 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "measured.duration_s": "Length of the measured time: the whole run without a window (s).",
         "measured.steps": "Steps that start in the measured time (count).",
         "measured.finished": "Requests that finished in the measured time (count).",
-        "measured.prompt_tokens": "Prompt tokens of the requests whose first token was delivered in the measured time (tokens).",
-        "measured.output_tokens": "Generated tokens that were delivered in the measured time (tokens).",
+        "measured.prompt_tokens": (
+            "Prompt tokens of the requests whose first token was delivered in the measured time "
+            "(tokens)."
+        ),
+        "measured.output_tokens": (
+            "Generated tokens that were delivered in the measured time (tokens)."
+        ),
         "memory.capacity_slots": "KV slots that requests can use, one token each (slots).",
         "memory.by_time.live": (
             "Slots that hold a computed token, this step's included and shared ones counted once "
@@ -135,7 +140,9 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "Finished requests that met all service-level objectives, over the measured time "
             "(requests/s)."
         ),
-        "ttft_s": "Time to first token: arrival to first token, queueing and frontend_s included (s).",
+        "ttft_s": (
+            "Time to first token: arrival to first token, queueing and frontend_s included (s)."
+        ),
         "tpot_s": (
             "Time per output token: (end-to-end - TTFT) / (output tokens - 1), undefined for one "
             "token (s)."
