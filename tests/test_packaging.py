@@ -31,10 +31,15 @@ def test_the_wheel_holds_code_data_and_scenarios_and_nothing_else(wheel: Path) -
         "kvsim/py.typed",
         "kvsim/catalog/data/models.json",
         "kvsim/catalog/data/gpus.json",
+        "kvsim/report/templates/report.html.j2",
+        "kvsim/report/templates/report.css",
+        "kvsim/report/templates/report.js",
         "kvsim/workload/presets/azure-conv-2023.json",
+        "kvsim/workload/length_presets/sharegpt.json",
         "kvsim-0.1.0.dist-info/licenses/LICENSE",
     } <= names
-    shipped = {path.name for path in (ROOT / "scenarios").glob("*.yaml")}
+    scenarios = ROOT / "scenarios"
+    shipped = {path.relative_to(scenarios).as_posix() for path in scenarios.rglob("*.yaml")}
     assert {f"kvsim/_scenarios/{name}" for name in shipped} <= names
 
 
@@ -43,7 +48,10 @@ def test_the_core_install_stays_small(wheel: Path) -> None:
     metadata = message_from_bytes(archive.read("kvsim-0.1.0.dist-info/METADATA"))
     required = [line for line in metadata.get_all("Requires-Dist") or [] if "extra ==" not in line]
     assert {re.split("[<>=]", line)[0] for line in required} == {
+        "jinja2",
         "numpy",
+        "plotly",
+        "prometheus-client",
         "pyarrow",
         "pydantic",
         "rich",

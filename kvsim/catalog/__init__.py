@@ -1,6 +1,6 @@
 """Models and GPUs as data with a source for every number, and the memory budget."""
 
-from kvsim.catalog.budget import Budget, Term, compute_budget
+from kvsim.catalog.budget import Budget, NoKvMemoryError, Term, compute_budget
 from kvsim.catalog.config import model_from_config
 from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
 from kvsim.catalog.gpu import GIB, Engine, Gpu
@@ -26,6 +26,7 @@ __all__ = [
     "MlaAttention",
     "Model",
     "Moe",
+    "NoKvMemoryError",
     "Term",
     "active_parameters",
     "compute_budget",

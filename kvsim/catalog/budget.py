@@ -21,6 +21,24 @@ NON_TORCH_GIB = {1: (0.02, 0.1, 0.3), 2: (0.25, 0.8, 1.4), 4: (0.2, 0.8, 1.4), 8
 """Low, middle, high by tensor parallel size, from start-up logs."""
 CUDA_GRAPHS_GIB = {"dense": (0.1, 0.6, 1.2), "large MoE": (2.4, 3.0, 3.5)}
 LARGE_MOE_EXPERTS = 64
+USUAL_UTILIZATION = 0.9
+"""vLLM's default."""
+
+
+class NoKvMemoryError(InputError):
+    """Weights and activations leave no KV cache. `tp` and `utilization` would, if not None."""
+
+    def __init__(self, problem: str, *, tp: int | None, utilization: float | None) -> None:
+        ways = [f"gpu_memory_utilization {utilization}"] if utilization else []
+        ways += [f"tp {tp}"] if tp else []
+        ways += ["a GPU with more memory", "a smaller model"]
+        super().__init__(
+            problem,
+            where="hardware",
+            fix=f"Use {', '.join(ways)}, or smaller max_num_seqs and max_num_batched_tokens",
+        )
+        self.tp = tp
+        self.utilization = utilization
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,7 @@ def compute_budget(
     pool = _pool(budget, spent)
     block_bytes = block_size * kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
     if pool.bytes < block_bytes:
-        raise _no_pool(model, gpu, tp, budget, spent)
+        raise _no_pool(model, gpu, tp, gpu_memory_utilization, (budget, spent))
     return Budget(
         total=total,
         budget=budget,
@@ -227,30 +245,31 @@ def _pool(budget: Term, spent: list[Term]) -> Term:
     )
 
 
-def _no_pool(model: Model, gpu: Gpu, tp: int, budget: Term, spent: list[Term]) -> InputError:
-    terms = [f"{budget.bytes / GIB:.2f} GiB budget"]
-    terms += [f"{term.bytes / GIB:.2f} {term.name}" for term in spent]
-    left = (budget.bytes - sum(term.bytes for term in spent)) / GIB
-    larger = _smallest_tp(model, budget, tp)
-    use = f"Use tp {larger}, a" if larger else "Use a"
-    return InputError(
-        f"{model.name} on {tp} x {gpu.name} leaves no KV cache: "
-        f"{' - '.join(terms)} = {left:.2f} GiB",
-        where="hardware",
-        fix=f"{use} GPU with more memory, a smaller model, or smaller max_num_seqs and "
-        "max_num_batched_tokens",
+def _no_pool(
+    model: Model, gpu: Gpu, tp: int, utilization: float, terms: tuple[Term, list[Term]]
+) -> NoKvMemoryError:
+    budget, spent = terms
+    parts = [f"{budget.bytes / GIB:.2f} GiB budget"]
+    parts += [f"{term.bytes / GIB:.2f} {term.name}" for term in spent]
+    others = sum(term.bytes for term in spent)
+    left = (budget.bytes - others) / GIB
+    total = budget.bytes / utilization
+    enough = utilization < USUAL_UTILIZATION and others < 0.9 * USUAL_UTILIZATION * total
+    return NoKvMemoryError(
+        f"{model.name} on {tp} x {gpu.name} leaves no KV cache: {' - '.join(parts)} ="
+        f" {left:.2f} GiB",
+        tp=_larger_tp(model, gpu, budget, tp),
+        utilization=USUAL_UTILIZATION if enough else None,
     )
 
 
-def _smallest_tp(model: Model, budget: Term, tp: int) -> int | None:
-    """Smallest power of two above tp whose weights leave a tenth of the budget."""
-    size = 2 * tp
-    while size <= 64:
+def _larger_tp(model: Model, gpu: Gpu, budget: Term, tp: int) -> int | None:
+    """Smallest size above tp, of those this GPU has data for, that leaves a tenth of the budget."""
+    for size in sorted(gpu.fit.allreduce):
         try:
             split_heads(model.attention.heads, size, "query heads")
-            if weight_bytes(model, tp=size) < 0.9 * budget.bytes:
+            if size > tp and weight_bytes(model, tp=size) < 0.9 * budget.bytes:
                 return size
         except InputError:
-            return None
-        size *= 2
+            continue
     return None

@@ -8,9 +8,14 @@ import typer
 
 import kvsim
 from kvsim.cli.catalogue import gpus_command, models_command
-from kvsim.cli.console import complain
+from kvsim.cli.compare import compare_command
+from kvsim.cli.console import LostOutputError, command_streams, complain
+from kvsim.cli.export import export_command
+from kvsim.cli.report import report_command
+from kvsim.cli.reproduce import reproduce_command
 from kvsim.cli.run import run_command
 from kvsim.cli.schema import schema_command
+from kvsim.cli.shipped import scenarios_command, traces_command
 from kvsim.cli.verify import verify_command
 from kvsim.errors import InputError
 
@@ -39,17 +44,34 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_options)
     app.command("run")(run_command)
+    app.command("report")(report_command)
+    app.command("compare")(compare_command)
+    app.command("export")(export_command)
+    app.command("reproduce")(reproduce_command)
     app.command("models")(models_command)
     app.command("gpus")(gpus_command)
+    app.command("scenarios")(scenarios_command)
+    app.command("traces")(traces_command)
     app.command("schema")(schema_command)
     app.command("verify")(verify_command)
     return app
 
 
 def main() -> None:
-    """Run the command line. Bad input: a message on stderr and exit status 2; Ctrl-C: 130."""
+    """Run the command line.
+
+    Exit status 2 with a message on stderr for bad input and for output that cannot be written;
+    130 after Ctrl-C, 143 after SIGTERM, and 141, silently, where the reader of stdout has left.
+    """
     try:
-        build_app()()
+        with command_streams():
+            build_app()()
     except InputError as error:
         complain(error)
+        sys.exit(2)
+    except LostOutputError as lost:
+        if lost.reader_left:
+            sys.exit(141)
+        problem = f"cannot be written: {lost}"
+        complain(InputError(problem, where="stdout", fix="Send it to a disk with room"))
         sys.exit(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -19,7 +19,7 @@ from kvsim.catalog import (
     list_models,
 )
 from kvsim.cli.console import print_json, stdout_console
-from kvsim.cli.facts import fact_json, facts_table, number
+from kvsim.cli.facts import fact_json, facts_table
 
 Explain = Annotated[bool, typer.Option("--explain", help="Show where every number comes from.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -61,15 +61,32 @@ def gpus_command(
     )
 
 
+class _Column(NamedTuple):
+    """A column of an overview: the fact it shows, divided by `per`."""
+
+    fact: str
+    title: str
+    per: float = 1
+    digits: int = 0
+
+
 _MODEL_COLUMNS = (
-    "parameters",
-    "layers",
-    "weights",
-    "kv_bytes_per_token",
-    "naive_kv_bytes_per_token",
-    "max_position",
+    _Column("parameters", "parameters\n(B)", 1e9, 1),
+    _Column("weights", "weights\n(GB)", 1e9, 1),
+    _Column("kv_bytes_per_token", "KV\n(B/token)"),
+    _Column("max_position", "context\n(tokens)"),
+    _Column("naive_kv_bytes_per_token", "naive KV\n(B/token)"),
+    _Column("layers", "layers"),
 )
-_GPU_COLUMNS = ("memory", "reported_memory", "memory_bw", "flops.bf16", "flops.fp16", "measured")
+_GPU_COLUMNS = (
+    _Column("memory", "memory\n(GB)", 1e9, 1),
+    _Column("memory_bw", "bandwidth\n(GB/s)", 1e9),
+    _Column("flops.bf16", "bf16\n(TFLOP/s)", 1e12, 1),
+    _Column("flops.fp16", "fp16\n(TFLOP/s)", 1e12, 1),
+    _Column("measured", "clock\nmeasured"),
+    _Column("reported_memory", "CUDA reports\n(GiB)", 1, 2),
+)
+"""Most important first: the last ones are left out where the terminal is too narrow."""
 
 
 def _show(name: str, facts: Sequence[Fact], explain: bool, as_json: bool) -> None:
@@ -82,7 +99,7 @@ def _show(name: str, facts: Sequence[Fact], explain: bool, as_json: bool) -> Non
 def _list(
     what: str,
     entries: Mapping[str, Sequence[Fact]],
-    columns: Sequence[str],
+    columns: Sequence[_Column],
     *,
     explain: bool,
     as_json: bool,
@@ -97,17 +114,38 @@ def _list(
         for name, facts in entries.items():
             _show(name, facts, explain, as_json)
     else:
-        stdout_console().print(_overview(entries, columns))
+        _print_overview(entries, columns)
 
 
-def _overview(entries: Mapping[str, Sequence[Fact]], columns: Sequence[str]) -> Table:
+def _print_overview(entries: Mapping[str, Sequence[Fact]], columns: Sequence[_Column]) -> None:
+    """As many columns as fit, never a cut figure, and the names of those left out."""
+    console = stdout_console()
+    shown = len(columns)
+    while shown > 1:
+        table = _overview(entries, columns[:shown])
+        if console.measure(table, options=console.options.update(width=1000)).maximum <= (
+            console.width
+        ):
+            break
+        shown -= 1
+    console.print(_overview(entries, columns[:shown]))
+    if shown < len(columns):
+        left_out = ", ".join(column.title.split("\n")[0] for column in columns[shown:])
+        console.print(f"Left out, for want of width: {left_out}. One entry alone shows everything.")
+
+
+def _overview(entries: Mapping[str, Sequence[Fact]], columns: Sequence[_Column]) -> Table:
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("name")
-    units = {fact.name: fact.unit for facts in entries.values() for fact in facts}
+    table.add_column("name", no_wrap=True, overflow="fold")
     for column in columns:
-        unit = f"\n({units[column]})" if units.get(column) else ""
-        table.add_column(column + unit, justify="right")
+        table.add_column(column.title, justify="right", no_wrap=True, overflow="fold")
     for name, facts in entries.items():
-        values = {fact.name: number(fact.value) for fact in facts}
-        table.add_row(name, *(values.get(column, "-") for column in columns))
+        values = {fact.name: fact.value for fact in facts}
+        table.add_row(name, *(_figure(values.get(column.fact), column) for column in columns))
     return table
+
+
+def _figure(value: float | str | None, column: _Column) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value / column.per:,.{column.digits}f}"

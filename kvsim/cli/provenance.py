@@ -19,6 +19,30 @@ def clock_lines(summary: Mapping[str, Any]) -> list[str]:
     return [*lines, "Percentiles are within 0.1 % of the simulated times."]
 
 
+def setup_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What was simulated, once for each set-up, with the interval of a computed memory size."""
+    lines: dict[str, list[str]] = {}
+    for name, entry in summary["variants"].items():
+        lines.setdefault(_setup(entry["setup"]), []).append(name)
+    if len(lines) == 1:
+        return list(lines)
+    return [f"{', '.join(names)}: {line}" for line, names in lines.items()]
+
+
+def _setup(setup: Mapping[str, Any]) -> str:
+    parts = [
+        setup["model"] or "no model",
+        f"{setup['gpu_count']:g} x {setup['gpu']}" if setup["gpu"] else "no GPU",
+        f"scheduler {setup['scheduler']}",
+        f"max_model_len {setup['max_model_len']:,.0f}",
+    ]
+    blocks = f"{setup['num_blocks']:,.0f} KV blocks of {setup['block_size']:g}"
+    if setup["num_blocks_80_percent"]:
+        low, high = setup["num_blocks_80_percent"]
+        blocks += f" (80 % interval {low:,.0f} to {high:,.0f})"
+    return ", ".join([*parts, blocks])
+
+
 def explain_tables(servers: Mapping[str, Server]) -> list[Table]:
     """How memory size and step times of each variant come about; equal ones are shown once."""
     tables: dict[tuple[Fact, ...], Table] = {}

@@ -57,7 +57,7 @@ def run_command(
 
 
 def _show(result: RunResult, explain: bool) -> None:
-    from kvsim.cli.provenance import clock_lines, explain_tables
+    from kvsim.cli.provenance import clock_lines, explain_tables, setup_lines
     from kvsim.report import definitions_table, print_report
 
     console = stdout_console()
@@ -68,7 +68,14 @@ def _show(result: RunResult, explain: bool) -> None:
         f"{result.summary['scenario']}: {printable(workload['source'])}, {rows['kept']:,} requests"
         + (f" ({rows['read']:,} rows read, dropped: {dropped})" if dropped else "")
     )
+    for line in setup_lines(result.summary):
+        console.print(line)
     print_report(result.summary["variants"], console)
+    if "seeds" in result.summary:
+        console.print(
+            f"{len(result.summary['seeds'])} seeds: a figure is the mean over them ± half of its"
+            " 95 % interval (Student's t); latencies are of the requests of all seeds together."
+        )
     for line in clock_lines(result.summary):
         console.print(line)
     if explain:
@@ -85,16 +92,26 @@ def _warn(result: RunResult) -> None:
                 f" {stuck['reason']}. {stuck['waiting']} requests wait, {stuck['running']} run;"
                 f" the first is {stuck['head_request_id']}."
             )
-    for line, names in _rejections(result).items():
+    for line, names in _oddities(result).items():
         everyone = len(names) == len(result.summary["variants"]) > 1
         whose = "every variant" if everyone else ", ".join(names)
-        say(f"kvsim: {whose}: rejected {line}")
+        say(f"kvsim: {whose}: {line}")
 
 
-def _rejections(result: RunResult) -> dict[str, list[str]]:
-    """Count and reason -> the variants that rejected so many for it."""
+def _oddities(result: RunResult) -> dict[str, list[str]]:
+    """What the reader must not overlook -> the variants it is true of."""
     lines: dict[str, list[str]] = {}
     for name, entry in result.summary["variants"].items():
-        for reason, count in entry["requests"]["rejected_by_reason"].items():
-            lines.setdefault(f"{count}: {reason}", []).append(name)
+        requests, measured = entry["requests"], entry["measured"]
+        for reason, count in requests["rejected_by_reason"].items():
+            lines.setdefault(f"rejected {count:g}: {reason}", []).append(name)
+        if requests["truncated"]:
+            line = f"cut the output of {requests['truncated']:g} requests at max_model_len"
+            lines.setdefault(line, []).append(name)
+        if not measured["duration_s"]:
+            line = (
+                f"the measured time begins at {measured['from_s']:g} s, when the run was over"
+                f" (after {entry['duration_s']:g} s)"
+            )
+            lines.setdefault(line, []).append(name)
     return lines

@@ -31,7 +31,7 @@ def verify_command(
     """Replay recordings of vLLM's scheduler and compare every row.
 
     Prints the first differing row of each failed recording with both sides. Exit status 1 if any
-    failed.
+    failed, 2 if any is no recording.
     """
     from kvsim.recordings import verify
 
@@ -41,7 +41,7 @@ def verify_command(
     else:
         sys.stdout.writelines(line + "\n" for line in _lines(report))
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(2 if report.malformed else 1)
 
 
 def _lines(report: Report) -> list[str]:

@@ -92,16 +92,19 @@ class BlockPool:
     def check_integrity(self, tables: Iterable[list[int]]) -> None:
         """Every block is free or held, never both; holders equal table entries, block by block."""
         held = Counter(block for table in tables for block in table)
-        usable = range(self.first_id, self.num_blocks)
-        free = set(self._free)
-        assert len(free) == len(self._free), (
-            f"free queue holds a block twice: {len(self._free)} entries, {len(free)} blocks"
-        )
-        assert free.isdisjoint(held), f"blocks both free and held: {sorted(free & set(held))}"
-        owned = free | set(held)
-        assert owned == set(usable), (
-            f"free ({len(free)}) + held ({len(held)}) != usable ({self.num_usable}): "
-            f"lost {sorted(set(usable) - owned)}, unknown {sorted(owned - set(usable))}"
+        owned = bytearray(self.num_blocks)
+        for block in self._free:
+            assert block >= self.first_id, f"block {block} is not usable, but in the free queue"
+            assert not owned[block], f"free queue holds block {block} twice"
+            owned[block] = 1
+        for block in held:
+            assert self.first_id <= block < self.num_blocks, f"a table holds unknown block {block}"
+            assert not owned[block], f"block {block} is both free and held"
+            owned[block] = 1
+        lost = self.num_usable - sum(owned)
+        assert lost == 0, (
+            f"free ({len(self._free)}) + held ({len(held)}) != usable ({self.num_usable}): "
+            f"lost block {owned.index(0, self.first_id)}"
         )
         extra = {block: count - 1 for block, count in held.items() if count > 1}
         assert extra == self._extra_holders, (

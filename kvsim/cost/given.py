@@ -46,6 +46,7 @@ class LinearClock:
 
     Context is what attention reads back: the contexts of the decodes (their new token included,
     padded rows too) and the prior tokens of prefill chunks. Padded prompt tokens count as new.
+    Reading takes 1/`read_efficiency` times as long: small KV blocks are read more slowly.
     """
 
     relative_error: float | None = None
@@ -59,7 +60,14 @@ class LinearClock:
         context_token_s: float,
         decode_s: float = 0.0,
         copy_token_s: float = 0.0,
+        read_efficiency: float = 1.0,
     ) -> None:
+        if not 0.0 < read_efficiency <= 1.0:
+            raise InputError(
+                f"must be > 0 and <= 1, got {read_efficiency!r}",
+                where="read_efficiency",
+                fix="1 reads the context in context_token_s per token, 0.5 takes twice as long",
+            )
         check_seconds(
             base_s=base_s,
             prefill_token_s=prefill_token_s,
@@ -75,7 +83,8 @@ class LinearClock:
             )
         self.base_s = base_s
         self.prefill_token_s = prefill_token_s
-        self.context_token_s = context_token_s
+        self.context_token_s = context_token_s / read_efficiency
+        self.read_efficiency = read_efficiency
         self.decode_s = decode_s
         self.copy_token_s = copy_token_s
 
@@ -97,7 +106,12 @@ class LinearClock:
         return [
             Fact("base_s", self.base_s, "s", "given"),
             Fact("prefill_token_s", self.prefill_token_s, "s/token", "given"),
-            Fact("context_token_s", self.context_token_s, "s/token", "given"),
+            Fact(
+                "context_token_s",
+                self.context_token_s,
+                "s/token",
+                f"given, over a read efficiency of {self.read_efficiency:g}",
+            ),
             Fact("decode_s", self.decode_s, "s/sequence", "given"),
             Fact("copy_token_s", self.copy_token_s, "s/token", "given"),
         ]

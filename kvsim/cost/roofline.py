@@ -83,6 +83,17 @@ class RooflineClock:
         compute = pair[1] + self._decode_attention_s * context
         return memory if memory > compute else compute
 
+    def decode_terms_s(self, decodes: int, context_tokens: float) -> tuple[float, float]:
+        """Seconds of a decode-only step by bandwidth and by arithmetic, `t0_s` in both.
+
+        `context_tokens` are summed over the decodes. The step takes the larger one.
+        """
+        memory, compute = self._decode_constants(decodes)
+        return (
+            memory + self._kv_s * context_tokens,
+            compute + self._decode_attention_s * context_tokens,
+        )
+
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
         return list(self._facts)

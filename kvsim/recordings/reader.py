@@ -19,6 +19,7 @@ MAX_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 4 * 2**20
 MAX_REQUESTS = 1_000_000
 MAX_STEP = 100_000_000
+MAX_BLANK_LINES = 10_000
 GZIP_MAGIC = b"\x1f\x8b"
 FIX = "Give a recording of format 1 (JSON lines: header, req..., step rows, end)"
 
@@ -59,7 +60,8 @@ class Recording:
         self.requests: list[dict[str, Any]] = []
         self.totals: dict[str, Any] = {}
         number, item = next(self._lines, (0, {}))
-        self.vllm_version, self.config = _header(item, f"{path}:{number}")
+        where = f"{path}:{number}" if number else str(path)
+        self.vllm_version, self.config = _header(item, where)
         self._read_requests()
 
     def _read_requests(self) -> None:
@@ -86,7 +88,7 @@ class Recording:
         while item is not None:
             number, row = item
             where = f"{self.path}:{number}"
-            if "end" in row:
+            if "end" in row and not self.totals:
                 self.totals = _object(row["end"], "end", where)
             elif self.totals or not _is_int(row.get("step"), 0, MAX_STEP):
                 raise InputError("neither a step row nor the end", where=where, fix=FIX)
@@ -94,9 +96,8 @@ class Recording:
                 yield number, row
             item = next(self._lines, None)
         if not self.totals:
-            raise InputError(
-                "not a whole recording: no end line", where=f"{self.path}:{number}", fix=FIX
-            )
+            where = f"{self.path}:{number}" if number else str(self.path)
+            raise InputError("not a whole recording: no end line", where=where, fix=FIX)
 
     def unsupported(self) -> str | None:
         """What the recording needs that kvsim does not simulate, or None."""
@@ -117,7 +118,7 @@ def _one_full_group(groups: list[dict[str, Any]] | None) -> bool:
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    total = number = 0
+    total = number = blank = 0
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP_MAGIC
@@ -132,7 +133,10 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                         where=where,
                         fix=FIX,
                     )
-                if line.strip():
+                blank = 0 if line.strip() else blank + 1
+                if blank > MAX_BLANK_LINES:
+                    raise InputError("too many blank lines in a row", where=where, fix=FIX)
+                if not blank:
                     yield number, _object(_parse(line, where), "line", where)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", where=str(path), fix=FIX) from error

@@ -25,6 +25,8 @@ class Result:
     rows: int = 0
     reason: str = ""
     line: int = 0
+    malformed: bool = False
+    """The file is no recording; `reason` says where, why, and the way out."""
     difference: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Field -> (recorded, replayed); a missing field is None."""
 
@@ -38,6 +40,11 @@ class Report:
     def count(self, outcome: str) -> int:
         """Recordings with this outcome: passed, failed or skipped."""
         return sum(result.outcome == outcome for result in self.results)
+
+    @property
+    def malformed(self) -> bool:
+        """Whether some file is no recording."""
+        return any(result.malformed for result in self.results)
 
     @property
     def ok(self) -> bool:
@@ -55,7 +62,11 @@ def recording_files(arguments: Iterable[Path]) -> list[Path]:
     files: dict[Path, Path] = {}
     for argument in arguments:
         if argument.is_dir():
-            found = sorted(p for p in argument.iterdir() if p.name.endswith(SUFFIXES))
+            found = sorted(
+                path
+                for path in argument.iterdir()
+                if path.name.endswith(SUFFIXES) and path.is_file()
+            )
             if not found:
                 raise InputError(
                     "the folder holds no recording",
@@ -65,7 +76,8 @@ def recording_files(arguments: Iterable[Path]) -> list[Path]:
         elif argument.is_file():
             found = [argument]
         else:
-            raise InputError("no such file or folder", where=str(argument), fix="Check the path")
+            what = "is neither a file nor a folder" if argument.exists() else "does not exist"
+            raise InputError(what, where=str(argument), fix="Name recordings or their folder")
         for path in found:
             files.setdefault(path.resolve(), path)
     return list(files.values())
@@ -79,16 +91,20 @@ def verify(arguments: Iterable[Path], *, only_supported: bool = False) -> Report
     """
     report = Report()
     for path in recording_files(arguments):
-        recording = Recording(path)
-        missing = recording.unsupported()
-        if missing is None:
-            report.results.append(compare(recording))
-            continue
-        outcome = "skipped" if only_supported else "failed"
-        report.results.append(
-            Result(path, outcome, recording.vllm_version, reason=f"not simulated: {missing}")
-        )
+        try:
+            report.results.append(_verify_file(path, only_supported=only_supported))
+        except InputError as error:
+            report.results.append(Result(path, "failed", reason=str(error), malformed=True))
     return report
+
+
+def _verify_file(path: Path, *, only_supported: bool) -> Result:
+    recording = Recording(path)
+    missing = recording.unsupported()
+    if missing is None:
+        return compare(recording)
+    outcome = "skipped" if only_supported else "failed"
+    return Result(path, outcome, recording.vllm_version, reason=f"not simulated: {missing}")
 
 
 def compare(recording: Recording) -> Result:

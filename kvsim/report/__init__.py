@@ -4,9 +4,11 @@ from kvsim.report.definitions import DEFINITIONS
 from kvsim.report.text import (
     definitions_table,
     fragmentation_table,
+    half_width,
     plain,
     print_report,
     result_block,
+    shown,
     summary_sentences,
 )
 
@@ -14,8 +16,10 @@ __all__ = [
     "DEFINITIONS",
     "definitions_table",
     "fragmentation_table",
+    "half_width",
     "plain",
     "print_report",
     "result_block",
+    "shown",
     "summary_sentences",
 ]

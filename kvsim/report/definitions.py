@@ -8,8 +8,16 @@ from types import MappingProxyType
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
         "requests.submitted": "Requests of the workload that arrived (count).",
-        "requests.finished": "Requests that got all their tokens (count).",
+        "requests.finished": "Requests that got their last token (count).",
+        "requests.truncated": (
+            "Finished requests whose output max_model_len cut short of what the workload states "
+            "(count)."
+        ),
         "requests.rejected": "Requests refused at arrival because they can never fit (count).",
+        "requests.rejected_by_reason": (
+            "Rejected requests by reason: prompt_too_long (the prompt reaches max_model_len) or "
+            "never_fits (it needs more slots than an empty memory could give one request) (count)."
+        ),
         "requests.aborted": "Requests cancelled before their last token (count).",
         "requests.unfinished": "Requests still waiting or running when the run ended (count).",
         "requests.held_up_by_fragmentation": (
@@ -82,6 +90,9 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "The part of the usable free slots whose KV the prefix cache can still find (share of "
             "capacity, averaged over time)."
         ),
+        "memory.by_iteration": (
+            "The same terms as by_time, averaged over steps instead of time (share of capacity)."
+        ),
         "memory.paper.tokens": (
             "Sum of the current lengths by the PagedAttention paper's rule (share of capacity, "
             "averaged over steps)."
@@ -108,6 +119,10 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         ),
         "memory.largest_free_extent_tokens.min": (
             "Smallest value of the largest free extent in any step (tokens)."
+        ),
+        "memory.free_fragmentation": (
+            "1 - largest free extent / free slots, of their averages over time: 0 where one "
+            "request could have all free slots (share of the free slots)."
         ),
         "memory.kv_utilization": (
             "Slots that hold live KV over all slots (share of capacity, averaged over time)."
@@ -141,14 +156,28 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "(requests/s)."
         ),
         "ttft_s": (
-            "Time to first token: arrival to first token, queueing and frontend_s included (s)."
+            "Time to first token: arrival to first token, queueing and frontend_s included, of "
+            "finished requests that arrive in the measured time (s)."
         ),
         "tpot_s": (
             "Time per output token: (end-to-end - TTFT) / (output tokens - 1), undefined for one "
-            "token (s)."
+            "token, of finished requests that arrive in the measured time (s)."
         ),
-        "itl_s": "Inter-token latency: every gap between two deliveries of a request (s).",
-        "e2e_s": "End-to-end latency: arrival to last token, frontend_s included (s).",
-        "queue_s": "Arrival to the first step that computes tokens of the request (s).",
+        "itl_s": (
+            "Inter-token latency: every gap between two deliveries of a request that ends in the "
+            "measured time (s)."
+        ),
+        "e2e_s": (
+            "End-to-end latency: arrival to last token, frontend_s included, of finished requests "
+            "that arrive in the measured time (s)."
+        ),
+        "queue_s": (
+            "Queueing: arrival to the first step that computes tokens of the request, of finished "
+            "requests that arrive in the measured time (s)."
+        ),
+        "normalized_latency_s_per_token": (
+            "Normalized latency: end-to-end latency over the output tokens of a request, tokens "
+            "taken as delivered when they are sampled (s/token)."
+        ),
     }
 )

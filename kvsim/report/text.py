@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -19,26 +19,28 @@ _LABEL_WIDTH = 40
 _NONE = "-"
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """A line of a table: the figure at `path`, times `scale`, with so many decimal places."""
+
     label: str
     path: str
     scale: float = 1
     digits: int = 0
 
 
-def _share(label: str, path: str) -> _Row:
-    return _Row(f"{label} (%)", f"memory.by_time.{path}", 100, 2)
+def _share(label: str, path: str) -> Row:
+    return Row(f"{label} (%)", f"memory.by_time.{path}", 100, 2)
 
 
-def _latency_rows(name: str, label: str) -> tuple[_Row, ...]:
+def _latency_rows(name: str, label: str) -> tuple[Row, ...]:
     return (
-        _Row(f"{label} p50 (ms)", f"{name}.p50", 1000, 1),
-        _Row(f"{label} p99 (ms)", f"{name}.p99", 1000, 1),
+        Row(f"{label} p50 (ms)", f"{name}.p50", 1000, 1),
+        Row(f"{label} p99 (ms)", f"{name}.p99", 1000, 1),
     )
 
 
-_TABLE_ROWS = (
-    _Row("capacity (slots)", "memory.capacity_slots"),
+TABLE_ROWS: tuple[Row, ...] = (
+    Row("capacity (slots)", "memory.capacity_slots"),
     _share("live", "live"),
     _share("reservation", "reservation"),
     _share("  tail", "detail.reservation.tail"),
@@ -50,16 +52,20 @@ _TABLE_ROWS = (
     _share("external", "external"),
     _share("usable free", "usable_free"),
     _share("  cached", "detail.usable_free.cached"),
-    _Row("empty tail (slots/request)", "memory.empty_tail_slots_per_sequence", 1, 2),
-    _Row("largest free extent (tokens)", "memory.largest_free_extent_tokens.mean"),
-    _Row("batch, mean (requests)", "batch.mean", 1, 2),
-    _Row("batch, max (requests)", "batch.max"),
-    _Row("preemptions", "preemptions"),
-    _Row("held up (requests)", "requests.held_up_by_fragmentation"),
-    _Row("held up (steps)", "held_up_steps"),
-    _Row("rejected (requests)", "requests.rejected"),
-    _Row("throughput (requests/s)", "throughput.requests_per_s", 1, 3),
-    _Row("output throughput (tokens/s)", "throughput.output_tokens_per_s", 1, 1),
+    Row("empty tail (slots/request)", "memory.empty_tail_slots_per_sequence", 1, 2),
+    Row("largest free extent (tokens)", "memory.largest_free_extent_tokens.mean"),
+    Row("batch, mean (requests)", "batch.mean", 1, 2),
+    Row("batch, max (requests)", "batch.max"),
+    Row("preemptions", "preemptions"),
+    Row("held up (requests)", "requests.held_up_by_fragmentation"),
+    Row("held up (steps)", "held_up_steps"),
+    Row("head short of memory (steps)", "short_of_memory_steps"),
+    Row("all steps", "steps"),
+    Row("rejected (requests)", "requests.rejected"),
+    Row("unfinished (requests)", "requests.unfinished"),
+    Row("cut at max_model_len (requests)", "requests.truncated"),
+    Row("throughput (requests/s)", "throughput.requests_per_s", 1, 3),
+    Row("output throughput (tokens/s)", "throughput.output_tokens_per_s", 1, 1),
     *_latency_rows("queue_s", "queue"),
     *_latency_rows("ttft_s", "TTFT"),
     *_latency_rows("tpot_s", "TPOT"),
@@ -98,6 +104,30 @@ def figure(entry: Mapping[str, Any], path: str) -> float | int | None:
     return value
 
 
+def half_width(entry: Mapping[str, Any], path: str) -> float | None:
+    """Half the width of the 95 % interval around the figure at a path; None where there is none.
+
+    Only runs with several seeds have intervals.
+    """
+    intervals = entry.get("intervals")
+    ends = intervals.get(path) if isinstance(intervals, Mapping) else None
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        return None
+    return float(ends[1] - ends[0]) / 2
+
+
+def shown(entry: Mapping[str, Any], path: str, scale: float = 1, digits: int = 0) -> str:
+    """The figure at a path as text, with `± half-width` where it has an interval.
+
+    Then it is a mean over seeds and gets a decimal place even if each seed's is a whole number.
+    """
+    value, half = figure(entry, path), half_width(entry, path)
+    if half is None:
+        return _format(value, scale, digits)
+    digits = max(digits, 1)
+    return f"{_format(value, scale, digits)} ± {_format(half, scale, digits)}"
+
+
 def _format(value: float | None, scale: float = 1, digits: int = 0) -> str:
     return _NONE if value is None else f"{value * scale:,.{digits}f}"
 
@@ -110,43 +140,45 @@ def result_block(variants: Variants) -> str:
     the whole run. Percentiles are nearest-rank. An undefined figure is a dash.
     """
     entries = list(variants.values())
-    names = [plain(name, 24) for name in variants]
-    widths = [10] if len(names) == 1 else [max(10, len(name)) + 2 for name in names]
+    names = [plain(name, 40) for name in variants]
+    rows = list(_block_rows(entries))
+    columns = zip(names, *(cells for _, cells in rows if cells), strict=True)
+    widths = [max(10, *map(len, column)) + 2 for column in columns]
+    if len(names) == 1:
+        widths = [10]
     width = _LABEL_WIDTH + sum(widths)
-
-    def line(label: str, values: Iterable[float | None], digits: int = 2) -> str:
-        cells = [_NONE if value is None else f"{value:.{digits}f}" for value in values]
-        return f"{label:<40} {_columns(cells, widths)}"
-
-    def row(label: str, path: str, digits: int = 2) -> str:
-        return line(label, [figure(entry, path) for entry in entries], digits)
-
     lines = [f"{' Serving Benchmark Result ':=^{width}}"]
     if len(names) > 1:
         lines.append(f"{'':<40} {_columns(names, widths)}")
-    lines += [
-        row("Successful requests:", "measured.finished", 0),
-        line("Failed requests:", map(_failed, entries), 0),
-        row("Benchmark duration (s):", "measured.duration_s"),
-        row("Total input tokens:", "measured.prompt_tokens", 0),
-        row("Total generated tokens:", "measured.output_tokens", 0),
-        row("Request throughput (req/s):", "throughput.requests_per_s"),
-    ]
-    if any(figure(entry, "throughput.goodput_rps") is not None for entry in entries):
-        lines.append(row("Request goodput (req/s):", "throughput.goodput_rps"))
-    lines += [
-        row("Output token throughput (tok/s):", "throughput.output_tokens_per_s"),
-        row("Total token throughput (tok/s):", "throughput.total_tokens_per_s"),
-    ]
-    for title, label, name in _BLOCK_LATENCIES:
-        lines.append(f"{title:-^{width}}")
-        for word, key in (("Mean", "mean"), ("Median", "p50"), ("P99", "p99")):
-            seconds = [figure(entry, f"{name}.{key}") for entry in entries]
-            lines.append(
-                line(f"{word} {label} (ms):", [None if s is None else 1000 * s for s in seconds])
-            )
+    for label, cells in rows:
+        if cells:
+            lines.append(f"{label:<40} {_columns(cells, widths)}")
+        else:
+            lines.append(f"{label:-^{width}}")
     lines.append("=" * width)
     return "\n".join(lines)
+
+
+def _block_rows(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Label and cells of each line; a title has no cells."""
+
+    def row(label: str, path: str, scale: float = 1, digits: int = 2) -> tuple[str, list[str]]:
+        return label, [shown(entry, path, scale, digits).replace(",", "") for entry in entries]
+
+    yield row("Successful requests:", "measured.finished", digits=0)
+    yield "Failed requests:", [f"{_failed(entry):.0f}" for entry in entries]
+    yield row("Benchmark duration (s):", "measured.duration_s")
+    yield row("Total input tokens:", "measured.prompt_tokens", digits=0)
+    yield row("Total generated tokens:", "measured.output_tokens", digits=0)
+    yield row("Request throughput (req/s):", "throughput.requests_per_s")
+    if any(figure(entry, "throughput.goodput_rps") is not None for entry in entries):
+        yield row("Request goodput (req/s):", "throughput.goodput_rps")
+    yield row("Output token throughput (tok/s):", "throughput.output_tokens_per_s")
+    yield row("Total token throughput (tok/s):", "throughput.total_tokens_per_s")
+    for title, label, name in _BLOCK_LATENCIES:
+        yield title, []
+        for word, key in (("Mean", "mean"), ("Median", "p50"), ("P99", "p99")):
+            yield row(f"{word} {label} (ms):", f"{name}.{key}", scale=1000)
 
 
 def _columns(cells: Iterable[str], widths: list[int]) -> str:
@@ -171,11 +203,8 @@ def fragmentation_table(variants: Variants) -> Table:
     table.add_column("")
     for name in variants:
         table.add_column(Text(plain(name)), justify="right", overflow="fold")
-    for row in _TABLE_ROWS:
-        cells = (
-            Text(_format(figure(entry, row.path), row.scale, row.digits))
-            for entry in variants.values()
-        )
+    for row in TABLE_ROWS:
+        cells = (Text(shown(entry, row.path, row.scale, row.digits)) for entry in variants.values())
         table.add_row(Text(row.label), *cells)
     return table
 
@@ -228,10 +257,10 @@ def _memory_clause(entry: Mapping[str, Any]) -> str:
 
 def _service_clause(entry: Mapping[str, Any]) -> str:
     return (
-        f"mean batch {_format(figure(entry, 'batch.mean'), 1, 1)}, "
-        f"{_format(figure(entry, 'throughput.requests_per_s'), 1, 2)} requests/s, "
-        f"median queueing {_format(figure(entry, 'queue_s.p50'), 1, 3)} s, "
-        f"p99 TTFT {_format(figure(entry, 'ttft_s.p99'), 1, 3)} s"
+        f"mean batch {shown(entry, 'batch.mean', 1, 1)}, "
+        f"{shown(entry, 'throughput.requests_per_s', 1, 2)} requests/s, "
+        f"median queueing {shown(entry, 'queue_s.p50', 1, 3)} s, "
+        f"p99 TTFT {shown(entry, 'ttft_s.p99', 1, 3)} s"
     )
 
 

@@ -6,6 +6,7 @@ from kvsim.results.requests import Slo
 from kvsim.results.rows import RequestsRecorder, StepsRecorder
 from kvsim.results.run_folder import RunFolder
 from kvsim.results.series import SeriesRecorder
+from kvsim.results.snapshots import SnapshotRecorder
 from kvsim.results.summary_file import read_summary
 from kvsim.results.tee import Tee
 
@@ -15,6 +16,7 @@ __all__ = [
     "RunFolder",
     "SeriesRecorder",
     "Slo",
+    "SnapshotRecorder",
     "StepsRecorder",
     "SummaryRecorder",
     "Tee",

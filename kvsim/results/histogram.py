@@ -60,6 +60,15 @@ class LogHistogram:
         self._count += count
         self._total += total
 
+    def merge(self, other: LogHistogram) -> None:
+        """Count everything that `other` counted too; the same as adding its values one by one."""
+        for edge, weight in other._bins.items():
+            self._bins[edge] = self._bins.get(edge, 0) + weight
+        self._count += other._count
+        self._total += other._total
+        self._min = min(self._min, other._min)
+        self._max = max(self._max, other._max)
+
     @property
     def count(self) -> int:
         """Sum of the weights."""

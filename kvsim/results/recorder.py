@@ -236,7 +236,6 @@ class SummaryRecorder:
         end_ns = min(end_ns, duration_ns)
         measured_ns = max(0, end_ns - start_ns)
         delivered = {"prompt_tokens": self._prompt_tokens, "output_tokens": self._output_tokens}
-        latencies = self._requests.latencies()
         return {
             "requests": self._requests.requests(),
             "tokens": {
@@ -264,12 +263,14 @@ class SummaryRecorder:
             "held_up_steps": counts["held_up"],
             "short_of_memory_steps": counts["short_of_memory"],
             "throughput": self._requests.throughput(measured_ns, **delivered),
-            "ttft_s": latencies["ttft_s"],
-            "tpot_s": latencies["tpot_s"],
+            **self._requests.latencies(),
             "itl_s": self._itl.seconds(),
-            "e2e_s": latencies["e2e_s"],
-            "queue_s": latencies["queue_s"],
         }
+
+    def histograms(self) -> dict[str, LogHistogram]:
+        """Of the summary's latencies, by their names; not copies."""
+        self._flush()
+        return {**self._requests.histograms(), "itl_s": self._itl}
 
     def _memory(self) -> dict[str, object]:
         capacity = self._capacity
@@ -278,9 +279,10 @@ class SummaryRecorder:
             terms = sums.terms(capacity, reserves_ahead=self._reserves_ahead)
             split[name] = fractions(terms, capacity * sums.weight)
         mean_extent = self._by_time.mean("largest_free_extent")
-        if not self._reserves_ahead and self._by_time.weight:
-            free = capacity * self._by_time.weight - self._by_time.total("allocated")
-            mean_extent = free / self._by_time.weight
+        weight = self._by_time.weight
+        mean_free = capacity - self._by_time.total("allocated") / weight if weight else None
+        if not self._reserves_ahead:
+            mean_extent = mean_free
         steps = self._steps_with_running
         return {
             "capacity_slots": capacity,
@@ -293,4 +295,7 @@ class SummaryRecorder:
                 "mean": mean_extent,
                 "min": self._min_extent if self._by_iteration.weight else None,
             },
+            "free_fragmentation": (
+                1 - mean_extent / mean_free if mean_extent is not None and mean_free else None
+            ),
         }

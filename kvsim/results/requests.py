@@ -11,7 +11,7 @@ from kvsim.results.histogram import NS_PER_S, LogHistogram
 Window = tuple[int, int]
 """Start and end of the measured time, in nanoseconds."""
 
-LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s", "normalized_latency_s_per_token")
 
 
 class Slo(NamedTuple):
@@ -25,17 +25,28 @@ class Slo(NamedTuple):
 def latencies_ns(sequence: Sequence, frontend_ns: int) -> dict[str, int | None]:
     """Latencies of a finished sequence in nanoseconds, by their names in a summary.
 
-    TPOT is (end-to-end - TTFT) / (output tokens - 1), rounded to a nanosecond; None for one token.
+    TPOT is (end-to-end - TTFT) / (output tokens - 1), None for one token; normalized latency is
+    end-to-end / output tokens (PagedAttention paper, SOSP'23, section 6.1). Both are rounded to a
+    nanosecond.
     """
     arrived = sequence.arrived_ns - frontend_ns
-    gaps = sequence.tokens - sequence.request.prompt_tokens - 1
+    output = sequence.tokens - sequence.request.prompt_tokens
+    gaps = output - 1
     decoding = sequence.finished_ns - sequence.first_token_ns
+    e2e = sequence.finished_ns - arrived
     return {
         "ttft_s": sequence.first_token_ns - arrived,
         "tpot_s": (2 * decoding + gaps) // (2 * gaps) if gaps > 0 else None,
-        "e2e_s": sequence.finished_ns - arrived,
+        "e2e_s": e2e,
         "queue_s": sequence.first_scheduled_ns - sequence.arrived_ns,
+        "normalized_latency_s_per_token": (2 * e2e + output) // (2 * output),
     }
+
+
+def truncated(sequence: Sequence) -> bool:
+    """Whether `max_model_len` ends the sequence before the output that its request states."""
+    request = sequence.request
+    return sequence.final_tokens < request.prompt_tokens + request.output_tokens
 
 
 class RequestTotals:
@@ -56,6 +67,7 @@ class RequestTotals:
         self._rejected: dict[str, int] = {}
         self._unfinished: dict[str, int] = {}
         self._held_up = 0
+        self._truncated = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
         self.measured_finished = 0
@@ -67,6 +79,7 @@ class RequestTotals:
         """Book a sequence whose times are set. `outcome`: finished, aborted or unfinished."""
         self._outcomes[outcome] += 1
         self._held_up += sequence.held_up_by_fragmentation
+        self._truncated += outcome == "finished" and truncated(sequence)
         if outcome == "unfinished":
             state = sequence.state.value
             self._unfinished[state] = self._unfinished.get(state, 0) + 1
@@ -105,6 +118,7 @@ class RequestTotals:
         return {
             "submitted": rejected + sum(self._outcomes.values()),
             "finished": self._outcomes["finished"],
+            "truncated": self._truncated,
             "rejected": rejected,
             "rejected_by_reason": dict(sorted(self._rejected.items())),
             "aborted": self._outcomes["aborted"],
@@ -134,6 +148,10 @@ class RequestTotals:
             "total_tokens_per_s": rate(prompt_tokens + output_tokens),
             "goodput_rps": None if self._slo is None else rate(self._measured_good),
         }
+
+    def histograms(self) -> dict[str, LogHistogram]:
+        """Of the summary's latencies but `itl_s`, by their names; not copies."""
+        return self._latencies
 
     def latencies(self) -> dict[str, dict[str, float | int | None]]:
         """The summary's latencies but `itl_s`, in seconds."""

@@ -11,6 +11,7 @@ from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Request, Sequence
 from kvsim.results.histogram import NS_PER_S
+from kvsim.results.requests import truncated
 
 Columns = Mapping[str, "array[Any] | list[Any]"]
 """Columns of equal length: `array('q')` integers, `array('d')` numbers, lists with None."""
@@ -145,13 +146,13 @@ class RequestsRecorder:
         """No row here."""
 
     def request(self, sequence: Sequence, outcome: str) -> None:
-        """Add a row; an unfinished request's reason is the state it was left in."""
+        """Add a row; its reason is an unfinished request's state, or what cut a finished one."""
         arrived = sequence.arrived_ns
         scheduled = sequence.first_scheduled_ns
         self._append(
             sequence.request.request_id,
             outcome,
-            sequence.state.value if outcome == "unfinished" else None,
+            _reason(sequence, outcome),
             arrived / NS_PER_S,
             (scheduled - arrived) / NS_PER_S if scheduled >= 0 else None,
             _seconds(sequence.first_token_ns),
@@ -187,6 +188,12 @@ class RequestsRecorder:
     def columns(self) -> Columns:
         """The rows so far, as the columns of `REQUEST_COLUMNS`."""
         return self._columns
+
+
+def _reason(sequence: Sequence, outcome: str) -> str | None:
+    if outcome == "unfinished":
+        return sequence.state.value
+    return "max_model_len" if outcome == "finished" and truncated(sequence) else None
 
 
 def largest_free_extent(allocator: Allocator) -> int:

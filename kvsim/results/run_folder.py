@@ -9,13 +9,14 @@ import secrets
 import shutil
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from kvsim.errors import InputError
 from kvsim.results.rows import Columns
+from kvsim.results.snapshots import SNAPSHOTS_NAME, snapshots_text
 from kvsim.results.summary_file import SUMMARY_NAME, summary_text
 
 _OPTIONAL_TYPES = {
@@ -39,12 +40,16 @@ class RunFolder:
     `created.json`, which `files.json` (SHA-256 of all others) leaves out.
 
     Layout: `scenario.yaml`, `run.json`, `summary.json`, `files.json`, and for each variant
-    `variants/<folder>/steps.parquet` and `requests.parquet`; `run.json` maps names to folders.
+    `variants/<folder>/steps.parquet`, `requests.parquet` and `snapshots.json`; `run.json` maps
+    names to folders. With several seeds they are in a folder `seed-<n>` each.
     """
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._folders: dict[str, str] = {}
+        self._written: set[tuple[str, int | None]] = set()
+        self._made: list[Path] = []
+        """Folders above the target that were made for it."""
         self._refuse_existing()
         token = secrets.token_hex(4)
         self._partial = target.parent / f".{target.name[:100]}.{token}.partial"
@@ -53,10 +58,12 @@ class RunFolder:
         with self._disk_errors():
             exists = self._target.exists() or self._target.is_symlink()
         if exists:
+            is_run = (self._target / "run.json").is_file()
             raise InputError(
                 "the run folder exists already",
                 where=str(self._target),
-                fix="Choose another folder with --out, or remove this one.",
+                fix="Choose a folder that does not exist yet with --out"
+                + (", or remove this run" if is_run else ""),
             )
 
     @contextmanager
@@ -71,8 +78,12 @@ class RunFolder:
             ) from error
 
     def __enter__(self) -> RunFolder:
+        above = [path for path in self._partial.parents if not path.exists()]
         with self._disk_errors():
-            self._partial.mkdir(parents=True)
+            try:
+                self._partial.mkdir(parents=True)
+            finally:
+                self._made = [path for path in above if path.is_dir()]
         return self
 
     def __exit__(
@@ -82,22 +93,39 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self._partial, ignore_errors=True)
+        for path in self._made:  # innermost first; one that holds something stays
+            with suppress(OSError):
+                path.rmdir()
 
     def write_variant(
-        self, name: str, *, steps: Columns | None = None, requests: Columns | None = None
+        self,
+        name: str,
+        *,
+        steps: Columns | None = None,
+        requests: Columns | None = None,
+        snapshots: Mapping[str, Any] | None = None,
+        seed: int | None = None,
     ) -> None:
-        """Write the rows of one variant; its folder is the name made safe for file systems."""
-        if name in self._folders:
+        """Write the rows of one variant; its folder is the name made safe for file systems.
+
+        `seed` is given where the run has several.
+        """
+        if (name, seed) in self._written:
             raise ValueError(f"variant {name!r} was written already")
-        taken = {folder.lower() for folder in self._folders.values()}
-        folder = safe_folder_name(name, taken)
-        self._folders[name] = folder
-        path = self._partial / "variants" / folder
+        self._written.add((name, seed))
+        if name not in self._folders:
+            taken = {folder.lower() for folder in self._folders.values()}
+            self._folders[name] = safe_folder_name(name, taken)
+        path = self._partial / "variants" / self._folders[name]
+        if seed is not None:
+            path = path / f"seed-{seed}"
         with self._disk_errors():
             path.mkdir(parents=True)
             for file_name, columns in (("steps", steps), ("requests", requests)):
                 if columns is not None:
                     _write_parquet(columns, path / f"{file_name}.parquet")
+            if snapshots is not None:
+                (path / SNAPSHOTS_NAME).write_bytes(snapshots_text(snapshots).encode("ascii"))
 
     def commit(
         self,

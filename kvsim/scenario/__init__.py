@@ -4,10 +4,11 @@ from kvsim.scenario.build import Server, build_server
 from kvsim.scenario.build_workload import Traffic, build_workload
 from kvsim.scenario.finder import shipped_scenarios
 from kvsim.scenario.loader import load_scenario, resolved
-from kvsim.scenario.run import RunResult, SilentWatcher, Watcher, run_scenario
+from kvsim.scenario.run import RunResult, run_scenario
 from kvsim.scenario.schema import scenario_schema
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.variants import variants
+from kvsim.scenario.watcher import SilentWatcher, Watcher
 
 __all__ = [
     "RunResult",

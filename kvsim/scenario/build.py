@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kvsim.catalog import Budget, Gpu, Model, compute_budget, get_gpu, get_model
+from kvsim.catalog import Budget, Gpu, Model, NoKvMemoryError, compute_budget, get_gpu, get_model
 from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.orca_scheduler import OrcaScheduler
@@ -31,6 +31,9 @@ class Sizing:
     clock: PredictiveClock
     budget: Budget | None
     """How `num_blocks` was computed; None where the scenario gives it."""
+    model_name: str | None
+    gpu_name: str | None
+    """Names in the catalogue, whatever alias the scenario uses."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def size_server(settings: Scenario) -> Sizing:
         num_blocks = budget.num_blocks
     with _blamed_on("hardware"):
         clock = build_clock(settings, model, gpu)
-    return Sizing(num_blocks, max_model_len, clock, budget)
+    names = (model.name if model else None, gpu.name if gpu else None)
+    return Sizing(num_blocks, max_model_len, clock, budget, *names)
 
 
 def build_server(settings: Scenario) -> Server:
@@ -84,7 +88,24 @@ def _blamed_on(path: str) -> Iterator[None]:
     except SettingsError:
         raise
     except InputError as error:
-        raise SettingsError(path, f"cannot be used: {error.problem}", error.fix) from error
+        setting = "hardware.count" if error.where == "tp" else path
+        raise SettingsError(setting, f"cannot be used: {error.problem}", error.fix) from error
+
+
+@contextmanager
+def _settings_named() -> Iterator[None]:
+    """Ways out of the memory budget as settings of a scenario."""
+    try:
+        yield
+    except NoKvMemoryError as error:
+        ways = []
+        if error.utilization is not None:
+            ways.append(f"engine.gpu_memory_utilization to {error.utilization:g}")
+        if error.tp is not None:
+            ways.append(f"hardware.count to {error.tp}")
+        larger = f"Set {' or '.join(ways)}, or" if ways else "Set"
+        fix = f"{larger} hardware.gpu to one with more memory or model to a smaller one"
+        raise InputError(error.problem, fix=fix) from None
 
 
 def _max_model_len(engine: EngineSettings, model: Model | None) -> int:
@@ -129,7 +150,7 @@ def _check_lengths(engine: EngineSettings, max_model_len: int) -> None:
 
 def _budget(settings: Scenario, model: Model, gpu: Gpu, max_model_len: int) -> Budget:
     engine, block_size = settings.engine, settings.memory.block_size
-    with _blamed_on("hardware"):
+    with _blamed_on("hardware"), _settings_named():
         budget = compute_budget(
             model,
             gpu,
@@ -146,7 +167,8 @@ def _budget(settings: Scenario, model: Model, gpu: Gpu, max_model_len: int) -> B
             "engine.max_model_len",
             f"= {max_model_len} tokens is more than the KV memory that {model.name} leaves on"
             f" {gpu.name}: {budget.num_blocks} blocks of {block_size} = {slots} tokens",
-            f"Lower it to {slots} or less, raise gpu_memory_utilization, or use more GPUs",
+            f"Lower it to {slots} or less, or raise engine.gpu_memory_utilization or"
+            " hardware.count",
         )
     return budget
 

@@ -43,6 +43,7 @@ def build_clock(settings: Scenario, model: Model | None, gpu: Gpu | None) -> Pre
             context_token_s=clock.context_token_s,
             decode_s=clock.decode_s,
             copy_token_s=clock.copy_token_s,
+            read_efficiency=(clock.read_efficiency or {}).get(str(settings.memory.block_size), 1.0),
         )
     assert model is not None  # kvsim.scenario.checks
     assert gpu is not None

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
 
 
+MAX_REPLICAS = 2000
+"""Seeds times variants: each has its entry in the summary, whose size is limited."""
+
+
 class SettingsError(InputError):
     """A setting that its type allows and the other settings do not.
 
@@ -30,7 +34,7 @@ class _Finding(NamedTuple):
 
 def check(scenario: Scenario) -> None:
     """Raise `SettingsError` for the first rule that the settings break."""
-    for rule in (_unsupported, _names_and_windows, _token_budget, _memory_kind, _sources):
+    for rule in (_unsupported, _seeds, _names_and_windows, _token_budget, _memory_kind, _sources):
         for finding in rule(scenario):
             raise SettingsError(*finding)
 
@@ -49,12 +53,6 @@ def _unsupported(scenario: Scenario) -> Iterator[_Finding]:
             f"= {engine.scheduling_policy} is not supported yet",
             "Set it to fcfs",
         )
-    if len(scenario.seeds) > 1:
-        yield _Finding(
-            "seeds",
-            f"must hold one seed, several are not supported yet, got {len(scenario.seeds)}",
-            "Give one, and run the scenario once per seed with --set 'seeds=[1]'",
-        )
 
 
 def _names_and_windows(scenario: Scenario) -> Iterator[_Finding]:
@@ -70,6 +68,25 @@ def _names_and_windows(scenario: Scenario) -> Iterator[_Finding]:
             "measure.to_s",
             f"must be > measure.from_s = {window.from_s:g} s, got {window.to_s:g}",
             "Give a window that is not empty",
+        )
+
+
+def _seeds(scenario: Scenario) -> Iterator[_Finding]:
+    seeds = scenario.seeds
+    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if repeated:
+        yield _Finding(
+            "seeds",
+            f"must differ from each other, got {repeated[0]} {seeds.count(repeated[0])} times",
+            "Name each seed once: the same seed again would add nothing",
+        )
+    replicas = len(seeds) * (1 + len(scenario.compare))
+    if replicas > MAX_REPLICAS:
+        yield _Finding(
+            "seeds",
+            f"times variants must be <= {MAX_REPLICAS}, got {len(seeds)} seeds"
+            f" for {1 + len(scenario.compare)} variants",
+            f"Give at most {MAX_REPLICAS // (1 + len(scenario.compare))} seeds",
         )
 
 
@@ -157,6 +174,14 @@ def _sources(scenario: Scenario) -> Iterator[_Finding]:
             "clock.base_s",
             "and clock.decode_s are both 0 seconds: decode steps would take no time",
             "Give one of them a positive value",
+        )
+    block_size = scenario.memory.block_size
+    efficiencies = clock.read_efficiency if clock.kind == "linear" else None
+    if efficiencies is not None and str(block_size) not in efficiencies:
+        yield _Finding(
+            "clock.read_efficiency",
+            f"has no entry for memory.block_size = {block_size}",
+            f"Add {block_size} with a number > 0 and <= 1",
         )
     if scenario.model is None and scenario.engine.max_model_len is None:
         yield _Finding(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from kvsim.scenario.fields import PositiveSeconds, Seconds, Section
+
+BLOCK_SIZE_PATTERN = r"^[1-9][0-9]{0,4}$"
+BlockSizeKey = Annotated[str, StringConstraints(pattern=BLOCK_SIZE_PATTERN)]
+Efficiency = Annotated[float, Field(gt=0, le=1)]
 
 
 class FixedClockSettings(Section):
@@ -31,6 +35,11 @@ class LinearClockSettings(Section):
     decode_s: Seconds = Field(default=0.0, description="seconds per decoding sequence")
     copy_token_s: Seconds = Field(
         default=0.0, description="seconds per token that is copied inside the device"
+    )
+    read_efficiency: dict[BlockSizeKey, Efficiency] | None = Field(
+        default=None,
+        description="by block size in tokens, e.g. {1: 0.3, 16: 1}: context_token_s is divided by"
+        " the entry of memory.block_size, because small blocks are read more slowly",
     )
 
 

@@ -46,6 +46,7 @@ def read_document(path: Path, label: str) -> Document:
     Raises `InputError` for a file that is missing, over 1 MiB, not UTF-8 or not such YAML.
     """
     try:
+        _refuse_named_pipe(path, label)
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -69,6 +70,17 @@ def read_document(path: Path, label: str) -> Document:
             f"byte {error.start} is not UTF-8 text", where=label, fix="Save the file as UTF-8"
         ) from None
     return parse_document(text, label)
+
+
+def _refuse_named_pipe(path: Path, label: str) -> None:
+    """Opening one waits for a writer, maybe without end; the shell's <(...) has its writer."""
+    place = path.absolute()
+    if path.is_fifo() and not any(place.is_relative_to(root) for root in ("/dev", "/proc")):
+        raise InputError(
+            "is a named pipe, which may never have anything to read",
+            where=label,
+            fix="Name a file, or /dev/stdin with `< the pipe`",
+        )
 
 
 def parse_document(text: str, label: str) -> Document:

@@ -21,7 +21,9 @@ class EngineSettings(Section):
         " reserve before run), static (a batch runs until its longest member ends)",
     )
     scheduling_policy: Literal["fcfs", "priority"] = Field(
-        default="fcfs", description="order of the waiting queue; priority is not supported yet"
+        default="fcfs",
+        description="order of the waiting queue; priority is not supported yet",
+        json_schema_extra={"enum": ["fcfs"]},
     )
     max_num_seqs: Annotated[
         int, Field(ge=1, le=1_000_000, json_schema_extra={"unit": "sequence"})
@@ -50,8 +52,12 @@ class EngineSettings(Section):
     scheduler_reserve_full_isl: bool = Field(
         default=True, description="whether a request is admitted only if its whole prompt fits"
     )
-    enable_prefix_caching: bool = Field(default=False, description="not supported yet")
-    async_scheduling: bool = Field(default=False, description="not supported yet")
+    enable_prefix_caching: bool = Field(
+        default=False, description="not supported yet", json_schema_extra={"const": False}
+    )
+    async_scheduling: bool = Field(
+        default=False, description="not supported yet", json_schema_extra={"const": False}
+    )
     on_never_fits: Literal["reject", "block"] = Field(
         default="reject",
         description="what happens to a request that can never fit: reject it at arrival, or let"

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 MAX_TOKENS = 100_000_000
 MAX_BLOCKS = 50_000_000
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+ -]{0,79}$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
 
 
 class Section(BaseModel):
@@ -50,7 +52,7 @@ def by_key(*keys: str) -> Discriminator:
 ContentSha256 = Annotated[
     str | None,
     Field(
-        pattern=r"^[0-9a-f]{64}$",
+        pattern=SHA256_PATTERN,
         description="SHA-256 of the file's uncompressed content, checked before it is parsed; lets"
         " a scenario name a file outside its own folder",
     ),

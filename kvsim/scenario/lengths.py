@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kvsim.scenario.checks import SettingsError
 from kvsim.scenario.fields import ContentSha256, Section, Tokens, by_key, key_tag
-from kvsim.scenario.names import TraceName
+from kvsim.scenario.names import LengthPresetName, TraceName
 from kvsim.workload.arrivals import AllAtOnce, Arrivals, Constant, Gamma, Poisson
 from kvsim.workload.lengths import (
     MAX_TOKENS,
@@ -70,6 +70,12 @@ class AllAtOnceArrivals(Section):
         return AllAtOnce()
 
 
+ARRIVAL_KINDS: dict[str, type[Section]] = {
+    "poisson": PoissonArrivals,
+    "gamma": GammaArrivals,
+    "constant": ConstantArrivals,
+    "all_at_once": AllAtOnceArrivals,
+}
 ArrivalSettings = Annotated[
     PoissonArrivals | GammaArrivals | ConstantArrivals | AllAtOnceArrivals,
     Field(discriminator="kind", description="when requests arrive"),
@@ -172,6 +178,12 @@ class QuantileLength(Section):
         return QuantileTokens(tuple(self.probabilities), tuple(self.values))
 
 
+LENGTH_KINDS: dict[str, type[Section]] = {
+    "constant": ConstantLength,
+    "uniform": UniformLength,
+    "lognormal": LognormalLength,
+    "quantiles": QuantileLength,
+}
 LengthLaw = Annotated[
     ConstantLength | UniformLength | LognormalLength | QuantileLength,
     Field(discriminator="kind", description="a law of lengths"),
@@ -204,10 +216,23 @@ class PairTraceSettings(Section):
     )
 
 
+class PairPresetSettings(Section):
+    """Prompt and output together from a law derived from published data; needs no file."""
+
+    preset: LengthPresetName = Field(description="name of a preset of lengths, e.g. sharegpt")
+
+
+LENGTH_SOURCES: dict[str, type[Section]] = {
+    "prompt": IndependentLengthSettings,
+    "path": PairFileSettings,
+    "trace": PairTraceSettings,
+    "preset": PairPresetSettings,
+}
 LengthSettings = Annotated[
     Annotated[IndependentLengthSettings, key_tag("prompt")]
     | Annotated[PairFileSettings, key_tag("path")]
-    | Annotated[PairTraceSettings, key_tag("trace")],
-    by_key("prompt", "path", "trace"),
+    | Annotated[PairTraceSettings, key_tag("trace")]
+    | Annotated[PairPresetSettings, key_tag("preset")],
+    by_key("prompt", "path", "trace", "preset"),
     Field(description="how long prompts and outputs are"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import reprlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ from kvsim.scenario.document import (
     parse_value,
     read_document,
 )
-from kvsim.scenario.finder import find_scenario
+from kvsim.scenario.finder import find_scenario, scenario_name
+from kvsim.scenario.members import displaced
 from kvsim.scenario.problems import Place, conflict, to_input_error
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.variants import COMPARABLE, difference, merge, variants
@@ -40,7 +42,8 @@ def load_scenario(name_or_path: str, overrides: Sequence[str] = ()) -> Scenario:
     for override in overrides:
         loader.override(override)
     loader.resolve_files(found.path.parent)
-    document.data.setdefault("name", found.path.stem)
+    if document.data.get("name") is None:
+        document.data["name"] = scenario_name(found.path.stem)
     return loader.scenario()
 
 
@@ -79,6 +82,8 @@ class _Loader:
             )
         section: Any = self._document.data
         for depth, part in enumerate(path[:-1], 1):
+            if part not in section:
+                self._make_room(path[:depth], section, {})
             section = section.setdefault(part, {})
             if section is None:  # `hardware:` without anything below
                 raise InputError(f"{part} is empty", where=where, fix="Give it as a whole")
@@ -89,8 +94,25 @@ class _Loader:
                     where=where,
                     fix=f"Set {name} itself",
                 )
-        section[path[-1]] = parse_value(text, where)
+        value = parse_value(text, where)
+        self._make_room(path, section, value)
+        section[path[-1]] = value
         self._options[path] = where
+
+    def _make_room(self, path: KeyPath, section: dict[str, Any], value: Any) -> None:
+        """Drop what the file says in a section whose kind an option changes.
+
+        Settings that the new kind has too stay, and so do those of earlier options: dropping them
+        would be silent.
+        """
+        within = path[2:] if path[0] == "compare" else path
+        if not within or section.get(path[-1]) == value:
+            return
+        for other in displaced(within[:-1], within[-1], value) & section.keys():
+            place = (*path[:-1], other)
+            below = any(option[: len(place)] == place for option in self._options)
+            if not below and not self._is_option(place):
+                del section[other]
 
     def resolve_files(self, folder: Path) -> None:
         """Make paths absolute.
@@ -105,13 +127,20 @@ class _Loader:
             if not isinstance(section, dict) or not isinstance(section.get("path"), str):
                 continue
             given, place = section["path"], (*key, "path")
-            if any(place[:length] in self._options for length in (1, 2, 3)):
+            if self._is_option(place):
                 section["path"] = str(Path(given).absolute())
-                if (*key, "sha256") not in self._options:
+                if not self._is_option((*key, "sha256")):
                     section.pop("sha256", None)
                 continue
             path = (folder / given).absolute()
-            inside = path.resolve().is_relative_to(folder.resolve())
+            try:
+                inside = path.resolve().is_relative_to(folder.resolve())
+            except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL, too long
+                raise InputError(
+                    f"{'.'.join(place)} leads nowhere, got {reprlib.repr(given)}",
+                    where=self._document.where(place),
+                    fix="Give the path of a file",
+                ) from None
             if not inside and not isinstance(section.get("sha256"), str):
                 raise InputError(
                     f"{'.'.join(place)} leads out of the scenario's folder, got {given!r}",
@@ -120,6 +149,10 @@ class _Loader:
                     + shlex.quote(f"{'.'.join(place)}={path}"),
                 )
             section["path"] = str(path)
+
+    def _is_option(self, path: KeyPath) -> bool:
+        """Whether an option gave the setting, or a section around it."""
+        return any(path[:length] in self._options for length in range(1, len(path) + 1))
 
     def scenario(self) -> Scenario:
         scenario = self._checked(self._document.data, self._where)

@@ -49,7 +49,8 @@ class ContiguousMemory(Section):
     reserve: Literal["max", "pow2", "oracle", "requested"] = Field(
         default="max",
         description="tokens reserved per request: max (max_model_len), pow2 (prompt + smallest"
-        " power of two >= output), oracle (prompt + output), requested (the request's own limit)",
+        " power of two >= output), oracle (prompt + output), requested (prompt + the request's own"
+        " max_tokens; max_model_len where it states none)",
     )
     placement: Literal["buddy", "first_fit", "best_fit", "next_fit"] = Field(
         default="buddy", description="which free extent a request gets"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import Annotated, cast
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, JsonValue
+from pydantic.fields import FieldInfo
 
 from kvsim.scenario.checks import SettingsError
-from kvsim.workload import FORMATS, KNOWN_TRACES, list_presets
+from kvsim.workload import FORMATS, KNOWN_TRACES, list_length_presets, list_presets
 
 
 def _one_of(names: Iterable[str], kind: str) -> Callable[[str], str]:
@@ -28,6 +29,20 @@ def _one_of(names: Iterable[str], kind: str) -> Callable[[str], str]:
     return check
 
 
-PresetName = Annotated[str, AfterValidator(_one_of(list_presets(), "preset"))]
-TraceName = Annotated[str, AfterValidator(_one_of(KNOWN_TRACES, "trace"))]
-FormatName = Annotated[str, AfterValidator(_one_of(["auto", *FORMATS], "format"))]
+def _listed(names: Iterable[str]) -> FieldInfo:
+    known: list[JsonValue] = [*sorted(names)]
+    return cast(FieldInfo, Field(json_schema_extra={"enum": known}))
+
+
+PresetName = Annotated[
+    str, AfterValidator(_one_of(list_presets(), "preset")), _listed(list_presets())
+]
+LengthPresetName = Annotated[
+    str,
+    AfterValidator(_one_of(list_length_presets(), "preset of lengths")),
+    _listed(list_length_presets()),
+]
+TraceName = Annotated[str, AfterValidator(_one_of(KNOWN_TRACES, "trace")), _listed(KNOWN_TRACES)]
+FormatName = Annotated[
+    str, AfterValidator(_one_of(["auto", *FORMATS], "format")), _listed(["auto", *FORMATS])
+]

@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 
 from kvsim.errors import InputError
 from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.clock import BLOCK_SIZE_PATTERN
 from kvsim.scenario.document import KeyPath
-from kvsim.scenario.fields import is_tag
+from kvsim.scenario.fields import NAME_PATTERN, SHA256_PATTERN, is_tag
 from kvsim.scenario.schema import Setting, look_up
 
 Place = Callable[[KeyPath], str]
@@ -24,6 +25,12 @@ _BOUNDS = {
     "greater_than": (">", "gt"),
     "less_than_equal": ("<=", "le"),
     "less_than": ("<", "lt"),
+}
+_PATTERNS = {
+    NAME_PATTERN: "1 to 80 letters (A-Z, a-z), digits, spaces or . _ + - and start with a letter"
+    " or digit",
+    SHA256_PATTERN: "64 digits of 0-9 and a-f",
+    BLOCK_SIZE_PATTERN: "a block size in tokens, from 1 to 99999",
 }
 _FIX = "`kvsim schema` describes every setting"
 _TYPES = {
@@ -58,7 +65,9 @@ def to_input_error(
 
 def conflict(error: InputError, path: KeyPath, place: Place, prefix: str = "") -> InputError:
     """The same error about the setting at `path`, with its place."""
-    return InputError(f"{prefix}{'.'.join(path)} {error.problem}", where=place(path), fix=error.fix)
+    return InputError(
+        f"{prefix}{'.'.join(path)} {error.problem}", where=place(path), fix=error.fix or _FIX
+    )
 
 
 def _describe(
@@ -73,10 +82,11 @@ def _describe(
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         path = (*path, "kind")
     setting = look_up(path, data)
-    problem, fix = _say(detail, setting, path[-1] if path else "")
+    key = path[-1] if path else ""
     name = ".".join(path) or "the scenario"
-    meaning = f"It means: {setting.description}" if setting.description else ""
-    return InputError(f"{prefix}{name} {problem}", where=place(path), fix=fix or meaning or _FIX)
+    problem = _problem(detail, setting.unit)
+    fix = _way_out(detail, setting, key)
+    return InputError(f"{prefix}{name} {problem}", where=place(path), fix=fix)
 
 
 def _data_path(location: tuple[int | str, ...], data: Any) -> KeyPath:
@@ -95,33 +105,53 @@ def _data_path(location: tuple[int | str, ...], data: Any) -> KeyPath:
     return tuple(path)
 
 
-def _say(detail: ErrorDetails, setting: Setting, key: str) -> tuple[str, str]:
-    """What is wrong, and the way out where the setting's description does not say it."""
+def _problem(detail: ErrorDetails, unit: str) -> str:
+    """What is wrong."""
     kind, context = detail["type"], detail.get("ctx", {})
     got = f"got {reprlib.repr(detail['input'])}"
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(key, setting.siblings, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        return "is not a setting", f"{hint}Known here: {', '.join(setting.siblings)}"
+        return "is not a setting"
     if kind in _BOUNDS:
         sign, name = _BOUNDS[kind]
-        return f"must be {sign} {_quantity(context[name], setting.unit)}, {got}", ""
+        return f"must be {sign} {_quantity(context[name], unit)}, {got}"
     if kind == "literal_error":
-        return f"must be {context['expected'].replace(chr(39), '')}, {got}", ""
+        return f"must be {context['expected'].replace(chr(39), '')}, {got}"
     if kind == "union_tag_invalid":
         kinds = context["expected_tags"].replace("'", "")
-        return f"must be one of {kinds}, got {context['tag']!r}", ""
+        return f"must be one of {kinds}, got {reprlib.repr(context['tag'])}"
     if kind in ("missing", "union_tag_not_found"):
-        return "is missing", ""
+        return "is missing"
     if kind == "string_pattern_mismatch":
-        return f"must be up to 80 letters, digits, spaces or . _ + -, {got}", ""
+        return f"must be {_PATTERNS.get(context['pattern'], context['pattern'])}, {got}"
     if kind == "too_short":
-        return f"must have at least {context['min_length']} item, {got}", ""
+        return f"must have at least {context['min_length']} item, {got}"
     if kind == "no_deciding_key":
-        return f"{detail['msg']}, {got}", ""
+        return f"{detail['msg']}, {got}"
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, {got}", ""
-    return f"is wrong: {detail['msg'][:1].lower()}{detail['msg'][1:]}, {got}", ""
+        return f"must be {_TYPES[kind]}, {got}"
+    return f"is wrong: {detail['msg'][:1].lower()}{detail['msg'][1:]}, {got}"
+
+
+def _way_out(detail: ErrorDetails, setting: Setting, key: str) -> str:
+    """What to write instead, and what it means."""
+    kind = detail["type"]
+    meaning = f": {setting.description}" if setting.description else ""
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(key[:80], setting.siblings, n=1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        return f"{hint}Known here: {', '.join(setting.siblings)}"
+    if kind == "union_tag_invalid":
+        return f"Set {key} to one of these; {_FIX}"
+    if kind == "union_tag_not_found":
+        return f"Add {key}, for example as the shipped scenarios do; {_FIX}"
+    if kind == "no_deciding_key":
+        return f"Add one of them{meaning}; {_FIX}"
+    if kind == "missing":
+        what = f" with {setting.values}" if setting.values else ""
+        return f"Add {key}{what}{meaning}"
+    if kind == "string_pattern_mismatch":
+        return f"Give such a text{meaning}; {_FIX}"
+    return f"Give {setting.values}{meaning}" if setting.values else _FIX
 
 
 def _quantity(limit: float, unit: str) -> str:

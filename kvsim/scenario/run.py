@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import kvsim
-from kvsim.core.protocols import Allocator, Recorder
-from kvsim.results import (
-    RequestsRecorder,
-    RunFolder,
-    SeriesRecorder,
-    Slo,
-    StepsRecorder,
-    SummaryRecorder,
-    Tee,
-)
-from kvsim.results.rows import Columns
+from kvsim.results import RunFolder
 from kvsim.scenario.build import Server, build_server
-from kvsim.scenario.build_workload import Traffic, build_workload
 from kvsim.scenario.lengths import PairFileSettings
 from kvsim.scenario.loader import resolved
-from kvsim.scenario.settings import MeasureSettings, Scenario, SloSettings
-from kvsim.scenario.traffic import FileWorkload, LawWorkload
+from kvsim.scenario.pool import cpu_count, run_jobs
+from kvsim.scenario.replicas import Job, finished_variants, run_seed, workload_entry
+from kvsim.scenario.seeds import SeedRun, merged_variants, merged_workload
+from kvsim.scenario.settings import Scenario
+from kvsim.scenario.traffic import FileWorkload, LawWorkload, WorkloadSettings
 from kvsim.scenario.variants import variants
-from kvsim.sim import RunEnd, run_replica
+from kvsim.scenario.watcher import SilentWatcher, Watcher
 
-NS_PER_S = 1_000_000_000
-END_OF_TIME_NS = 2**63 - 1
 VERSIONED = ("numpy", "pyarrow", "pydantic", "ruamel.yaml", "simpy")
 """Distributions whose version may decide a byte of the results."""
-
-
-class Watcher(Protocol):
-    """Is told how a run gets on."""
-
-    def note(self, text: str) -> None:
-        """Something the reader of the results must know."""
-
-    def start(self, variant: str, requests: int) -> None:
-        """A variant begins; `requests` will reach their end."""
-
-    def advance(self, requests: int) -> None:
-        """So many requests reached their end."""
-
-
-class SilentWatcher:
-    """Does not watch."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def start(self, variant: str, requests: int) -> None:
-        """Nothing."""
-
-    def advance(self, requests: int) -> None:
-        """Nothing."""
 
 
 class RunResult(NamedTuple):
@@ -71,6 +35,8 @@ class RunResult(NamedTuple):
     """By variant, as they were built; their memory is empty or left as the run ended."""
     content_sha256: str | None
     """Digest of the file of the user's own that the requests came from."""
+    traffic: WorkloadSettings
+    """What the requests came from: without a fallback, the preset where it was used."""
 
 
 def run_scenario(
@@ -79,18 +45,25 @@ def run_scenario(
     out: Path | None = None,
     strict_traces: bool = False,
     watcher: Watcher | None = None,
+    workers: int | None = None,
 ) -> RunResult:
     """Run all variants; with `out`, write the run folder, complete or not at all.
+
+    Several seeds run in at most `workers` processes, left out as many as there are CPUs; their
+    number changes no byte of the results, and 1 stays in this process. A script that may start
+    processes must guard what it runs with `if __name__ == "__main__":`.
 
     Raises `InputError` for a trace that is missing or bad, and for an `out` that exists.
     """
     watcher = watcher or SilentWatcher()
+    workers = cpu_count() if workers is None else workers
+    job = Job(scenario, scenario.seeds[0], strict_traces, rows=out is not None)
     if out is None:
-        return _run_variants(scenario, None, strict_traces, watcher)
+        return _run(job, None, watcher, workers)
     with RunFolder(out) as folder:
-        result = _run_variants(scenario, folder, strict_traces, watcher)
+        result = _run(job, folder, watcher, workers)
         folder.commit(
-            scenario_text=resolved(_with_digest(scenario, result.content_sha256)),
+            scenario_text=resolved(_as_used(scenario, result)),
             summary=result.summary,
             versions=_versions(),
             seeds=scenario.seeds,
@@ -100,129 +73,59 @@ def run_scenario(
     return result
 
 
-def _run_variants(
-    scenario: Scenario, folder: RunFolder | None, strict_traces: bool, watcher: Watcher
-) -> RunResult:
-    traffic = build_workload(scenario.workload, seed=scenario.seeds[0], strict_traces=strict_traces)
+def _run(job: Job, folder: RunFolder | None, watcher: Watcher, workers: int) -> RunResult:
+    traffic = job.traffic()
     for note in traffic.notes:
         watcher.note(note)
+    scenario = job.scenario
+    head: dict[str, Any] = {"scenario": scenario.name, "kvsim_version": kvsim.__version__}
+    if len(scenario.seeds) > 1:
+        servers = {name: build_server(settings) for name, settings in variants(scenario).items()}
+        requests = traffic.workload.counts.kept * len(servers) * len(scenario.seeds)
+        watcher.start(f"{len(scenario.seeds)} seeds", requests)
+        runs = _run_seeds(job, folder, watcher, workers)
+        workload = merged_workload(traffic.settings, runs)
+        for note in workload["notes"][len(traffic.notes) :]:
+            watcher.note(note)
+        rest = {"seeds": scenario.seeds, "workload": workload, "variants": merged_variants(runs)}
+        return RunResult({**head, **rest}, servers, traffic.content_sha256, traffic.settings)
     entries, servers = {}, {}
-    for name, settings in variants(scenario).items():
-        watcher.start(name, traffic.workload.counts.kept)
-        servers[name] = server = build_server(settings)
-        recorders = _Recorders(settings, server.allocator, rows=folder is not None)
-        end = run_replica(
-            traffic.workload,
-            server.scheduler,
-            server.sizing.clock,
-            recorders.all,
-            max_concurrency=traffic.max_concurrency,
-            progress=watcher.advance,
-        )
-        server.allocator.check_integrity(server.scheduler.running())
+    for done in finished_variants(job, traffic, watcher):
         if folder is not None:
-            folder.write_variant(name, **recorders.columns())
-        entries[name] = _entry(settings, server, recorders.summary, end)
-    summary = {
-        "scenario": scenario.name,
-        "kvsim_version": kvsim.__version__,
-        "workload": _workload_entry(traffic),
-        "variants": entries,
-    }
-    return RunResult(summary, servers, traffic.content_sha256)
+            folder.write_variant(done.name, **done.files)
+        entries[done.name], servers[done.name] = done.outcome.entry, done.server
+    summary = {**head, "workload": workload_entry(traffic), "variants": entries}
+    return RunResult(summary, servers, traffic.content_sha256, traffic.settings)
 
 
-def _with_digest(scenario: Scenario, content_sha256: str | None) -> Scenario:
-    """The scenario with the digest of the file it names, so that it runs from any folder."""
-    workload = scenario.workload
-    digest = {"sha256": content_sha256}
+def _run_seeds(job: Job, folder: RunFolder | None, watcher: Watcher, workers: int) -> list[SeedRun]:
+    """In the order of the seeds; rows are written as they come."""
+    seeds = job.scenario.seeds
+    runs: dict[int, SeedRun] = {}
+    jobs = [job._replace(seed=seed) for seed in seeds]
+    with closing(run_jobs(run_seed, jobs, workers=min(workers, len(jobs)))) as ended:
+        for run in ended:
+            if folder is not None:
+                for name, files in run.files.items():
+                    folder.write_variant(name, seed=run.seed, **files)
+            runs[run.seed] = run._replace(files={})
+            watcher.advance(run.requests)
+    return [runs[seed] for seed in seeds]
+
+
+def _as_used(scenario: Scenario, result: RunResult) -> Scenario:
+    """The scenario with the traffic that was used, and the digest of the file it names.
+
+    It runs from any folder, and gives the same results where the trace is there and where not.
+    """
+    workload = result.traffic
+    digest = {"sha256": result.content_sha256}
     if isinstance(workload, FileWorkload):
         workload = workload.model_copy(update=digest)
     elif isinstance(workload, LawWorkload) and isinstance(workload.lengths, PairFileSettings):
         lengths = workload.lengths.model_copy(update=digest)
         workload = workload.model_copy(update={"lengths": lengths})
     return scenario.model_copy(update={"workload": workload})
-
-
-class _Recorders:
-    """What is recorded of one variant: the summary always, rows for a run folder."""
-
-    def __init__(self, settings: Scenario, allocator: Allocator, *, rows: bool) -> None:
-        self.summary = SummaryRecorder(
-            allocator,
-            window=_window(settings.measure),
-            slo=_slo(settings.slo),
-            frontend_ns=round(settings.frontend_s * NS_PER_S),
-        )
-        self._steps: StepsRecorder | SeriesRecorder | None = None
-        self._requests: RequestsRecorder | None = None
-        self.all: Recorder = self.summary
-        if not rows or settings.record.mode == "summary":
-            return
-        if settings.record.mode == "steps":
-            self._steps = StepsRecorder(allocator)
-        else:
-            interval_ns = round(settings.record.interval_s * NS_PER_S)
-            self._steps = SeriesRecorder(allocator, interval_ns=interval_ns)
-        self._requests = RequestsRecorder()
-        self.all = Tee(self.summary, self._steps, self._requests)
-
-    def columns(self) -> dict[str, Columns | None]:
-        return {
-            "steps": self._steps.columns() if self._steps else None,
-            "requests": self._requests.columns() if self._requests else None,
-        }
-
-
-def _window(measure: MeasureSettings) -> tuple[int, int] | None:
-    if measure.from_s == 0 and measure.to_s is None:
-        return None
-    end_ns = END_OF_TIME_NS if measure.to_s is None else round(measure.to_s * NS_PER_S)
-    return round(measure.from_s * NS_PER_S), end_ns
-
-
-def _slo(slo: SloSettings) -> Slo | None:
-    limits = Slo(slo.ttft_s, slo.tpot_s, slo.e2e_s)
-    return None if limits == Slo() else limits
-
-
-def _entry(
-    settings: Scenario, server: Server, summary: SummaryRecorder, end: RunEnd
-) -> dict[str, Any]:
-    sizing = server.sizing
-    budget = sizing.budget
-    return {
-        **summary.summary(),
-        "setup": {
-            "scheduler": settings.engine.scheduler,
-            "memory": settings.memory.kind,
-            "block_size": settings.memory.block_size,
-            "num_blocks": sizing.num_blocks,
-            "num_blocks_80_percent": budget and [budget.num_blocks_low, budget.num_blocks_high],
-            "max_model_len": sizing.max_model_len,
-            "clock": settings.clock.kind,
-            "clock_relative_error": sizing.clock.relative_error,
-            "clock_note": sizing.clock.note,
-        },
-        "stuck": asdict(end.stuck) if end.stuck else None,
-    }
-
-
-def _workload_entry(traffic: Traffic) -> dict[str, Any]:
-    workload = traffic.workload
-    counts = workload.counts
-    return {
-        "source": workload.source,
-        "digest": workload.digest,
-        "rows": {
-            "read": counts.read,
-            "kept": counts.kept,
-            "dropped": dict(counts.dropped),
-            "reordered": counts.reordered,
-        },
-        "max_concurrency": traffic.max_concurrency,
-        "notes": traffic.notes,
-    }
 
 
 def _versions() -> dict[str, str]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kvsim.catalog import get_gpu, list_gpus, list_models
+from kvsim.scenario.allowed import allowed_values
 from kvsim.scenario.document import KeyPath
+from kvsim.scenario.fields import NAME_PATTERN
 from kvsim.scenario.settings import Scenario
+from kvsim.scenario.variants import COMPARABLE
 
 Schema = Mapping[str, Any]
 
@@ -18,14 +22,41 @@ class Setting(NamedTuple):
     """Names of the settings of its section."""
     description: str
     unit: str
+    values: str
+    """What it may be, in words: `an integer from 1 to 10 (tokens)`."""
 
 
 def scenario_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a scenario file."""
     schema = Scenario.model_json_schema()
+    known_gpus = [alias for name in list_gpus() for alias in (name, *get_gpu(name).aliases)]
+    schema["properties"]["model"]["anyOf"][0] |= {
+        "anyOf": [{"enum": list_models()}, {"pattern": "/", "description": "a Hugging Face id"}]
+    }
+    schema["$defs"]["HardwareSettings"]["properties"]["gpu"]["enum"] = known_gpus
+    schema["properties"]["compare"] |= _compare(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "kvsim scenario"
     return schema
+
+
+def _compare(schema: dict[str, Any]) -> dict[str, Any]:
+    """`compare`: by variant name, any part of the sections that a variant may change."""
+    definitions: dict[str, Any] = schema["$defs"]
+    changes: dict[str, Any] = {}
+    for section in COMPARABLE:
+        whole = schema["properties"][section]
+        options = _options(whole) or [whole]
+        names = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+        for name in names:
+            part = {key: value for key, value in definitions[name].items() if key != "required"}
+            definitions[f"Changed{name}"] = {**part, "title": f"Changed{name}"}
+        described = {key: whole[key] for key in ("description",) if key in whole}
+        others = [option for option in options if "$ref" not in option]
+        parts = [{"$ref": f"#/$defs/Changed{name}"} for name in names]
+        changes[section] = {**described, "anyOf": [*parts, *others]}
+    variant = {"type": "object", "properties": changes, "additionalProperties": False}
+    return {"patternProperties": {NAME_PATTERN: variant}, "additionalProperties": False}
 
 
 def look_up(path: KeyPath, data: Any) -> Setting:
@@ -40,14 +71,18 @@ def look_up(path: KeyPath, data: Any) -> Setting:
         siblings = list(properties)
         here = properties.get(part, section.get("items", {}))
         data = data.get(part) if isinstance(data, Mapping) else None
-    return Setting(siblings, _either(here, "description"), _either(here, "unit"))
+    unit = _either(here, "unit")
+    return Setting(siblings, _either(here, "description"), unit, allowed_values(here, unit))
 
 
 def _alternative(schema: Schema, data: Any, definitions: Schema) -> Schema:
     """The member of a union that `data` means; the schema itself where there is no union."""
     if "$ref" in schema:
         return _alternative(definitions[schema["$ref"].rpartition("/")[2]], data, definitions)
-    for option in _options(schema):
+    options = [option for option in _options(schema) if option.get("type") != "null"]
+    if len(options) == 1:
+        return _alternative(options[0], data, definitions)
+    for option in options:
         member = _alternative(option, data, definitions)
         if _meant(member, data):
             return member

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from kvsim.scenario.checks import check
+from kvsim.scenario.checks import SettingsError, check
 from kvsim.scenario.clock import CalibratedClockSettings, ClockSettings
 from kvsim.scenario.engine import EngineSettings
-from kvsim.scenario.fields import PositiveSeconds, Seconds, Section
+from kvsim.scenario.fields import NAME_PATTERN, PositiveSeconds, Seconds, Section
 from kvsim.scenario.memory import Memory, PagedMemory
 from kvsim.scenario.traffic import WorkloadSettings
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+ -]{0,79}$")]
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 CatalogueKey = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+def _integer(value: Any) -> Any:
+    """`1.0` and `true` equal 1 and are not what the format says."""
+    if isinstance(value, bool | float):
+        raise SettingsError("", f"must be 1, got {value!r}", "Give 1: the version of this format")
+    return value
 
 
 class HardwareSettings(Section):
@@ -68,7 +75,9 @@ class Scenario(Section):
     `compare` holds partial settings; `kvsim.scenario.variants.variants` merges them.
     """
 
-    version: Literal[1] = Field(description="1, the version of this file format")
+    version: Annotated[Literal[1], BeforeValidator(_integer)] = Field(
+        description="1, the version of this file format"
+    )
     name: Name | None = Field(default=None, description="left out, the file's name")
     base_name: Name | None = Field(
         default=None, description="name of the variant without changes; left out, its memory.kind"
@@ -92,7 +101,8 @@ class Scenario(Section):
     )
     frontend_s: Seconds = Field(
         default=0.0,
-        description="seconds added to every time to first token (public servers 0.011 to 0.040)",
+        description="seconds added to every time to first token and end-to-end latency, outside the"
+        " engine (public servers 0.011 to 0.040)",
     )
     record: RecordSettings = Field(default=RecordSettings())
     compare: dict[Name, dict[str, Any]] = Field(

@@ -1,14 +1,22 @@
-"""Settings of the section `workload`: a published trace, a file, a preset, or laws."""
+"""Settings of the section `workload`: a published trace, a file, a preset, laws, a recipe."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kvsim.scenario.fields import ContentSha256, Seconds, Section, by_key, key_tag
+from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.fields import (
+    ContentSha256,
+    PositiveSeconds,
+    Seconds,
+    Section,
+    by_key,
+    key_tag,
+)
 from kvsim.scenario.lengths import ArrivalSettings, LengthSettings
-from kvsim.scenario.names import FormatName, PresetName, TraceName
+from kvsim.scenario.names import FormatName, LengthPresetName, PresetName, TraceName
 
 NumRequests = Annotated[int, Field(ge=1, le=100_000_000, json_schema_extra={"unit": "request"})]
 RateScale = Annotated[
@@ -24,6 +32,10 @@ BadRows = Annotated[
     Field(description="error stops at the first bad row of the trace, drop counts them by reason"),
 ]
 _LIMIT = "requests read at most, from the start"
+_INSTEAD_OF = (
+    "trace that was not there when a run with a fallback drew from this preset; the run folder's"
+    " scenario says so, and so does a run repeated from it"
+)
 _CONCURRENCY = "requests in flight at most; later ones wait outside the server (closed loop)"
 
 
@@ -74,6 +86,7 @@ class PresetWorkload(Section):
     )
     rate_scale: RateScale = 1.0
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
+    instead_of: TraceName | None = Field(default=None, description=_INSTEAD_OF)
 
 
 class LawWorkload(Section):
@@ -86,11 +99,59 @@ class LawWorkload(Section):
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
 
 
+class Sosp23Recipe(Section):
+    """Poisson arrivals in quanta of 10 ms; the first pairs below 2,048 tokens, shuffled."""
+
+    trace: TraceName | None = Field(
+        default=None, description="name of a published list of length pairs"
+    )
+    preset: LengthPresetName | None = Field(
+        default=None, description="name of a preset to draw the pairs from instead, e.g. sharegpt"
+    )
+    rate_rps: Annotated[float, Field(ge=1e-6, le=1e6)] = Field(
+        description="mean arrivals per second"
+    )
+    duration_s: Annotated[PositiveSeconds, Field(ge=0.01, le=1e6)] = Field(
+        default=900.0, description="seconds during which requests arrive"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Sosp23Recipe:
+        if (self.trace is None) == (self.preset is None):
+            raise SettingsError("", "needs either trace or preset", "Give one of the two")
+        return self
+
+
+class LengthFallback(Section):
+    """What replaces a list of lengths that this machine does not have."""
+
+    preset: LengthPresetName = Field(description="name of a preset of lengths, e.g. sharegpt")
+
+
+class Sosp23Workload(Section):
+    """The trace recipe of the PagedAttention paper's artifact (SOSP'23)."""
+
+    sosp23: Sosp23Recipe = Field(description="the recipe's settings")
+    fallback: LengthFallback | None = Field(
+        default=None, description="used where the list of lengths is not there"
+    )
+    max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
+    instead_of: TraceName | None = Field(default=None, description=_INSTEAD_OF)
+
+
+WORKLOAD_SOURCES: dict[str, type[Section]] = {
+    "trace": TraceWorkload,
+    "path": FileWorkload,
+    "preset": PresetWorkload,
+    "lengths": LawWorkload,
+    "sosp23": Sosp23Workload,
+}
 WorkloadSettings = Annotated[
     Annotated[TraceWorkload, key_tag("trace")]
     | Annotated[FileWorkload, key_tag("path")]
     | Annotated[PresetWorkload, key_tag("preset")]
-    | Annotated[LawWorkload, key_tag("lengths")],
-    by_key("trace", "path", "preset", "lengths"),
+    | Annotated[LawWorkload, key_tag("lengths")]
+    | Annotated[Sosp23Workload, key_tag("sosp23")],
+    by_key("trace", "path", "preset", "lengths", "sosp23"),
     Field(description="the requests"),
 ]

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvsim.scenario.clock import CLOCK_KINDS
-from kvsim.scenario.fields import Section
-from kvsim.scenario.memory import MEMORY_KINDS
+from kvsim.scenario.members import displaced
 from kvsim.scenario.settings import Scenario
 
 COMPARABLE = ("model", "hardware", "engine", "memory", "clock")
 """Sections a variant may change. Everything else is shared, the traffic first of all."""
-
-_KINDS: dict[str, dict[str, type[Section]]] = {"memory": MEMORY_KINDS, "clock": CLOCK_KINDS}
 
 
 def variants(scenario: Scenario) -> dict[str, Scenario]:
@@ -59,11 +55,8 @@ def difference(base: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str,
 def _inherited(
     section: str, below: Mapping[str, Any], change: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    kinds = _KINDS.get(section)
-    kind = change.get("kind", below.get("kind"))
-    if kinds is None or kind == below.get("kind") or kind not in kinds:
-        return below
-    return {key: value for key, value in below.items() if key in kinds[kind].model_fields}
+    lost = displaced((section,), "kind", change.get("kind"))
+    return {key: value for key, value in below.items() if key not in lost}
 
 
 def _merge_keys(below: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

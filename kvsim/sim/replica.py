@@ -27,6 +27,7 @@ class Stuck:
     """Why a run was ended early: nothing could ever advance again."""
 
     at_s: float
+    """End of the last step, in simulated seconds."""
     waiting: int
     running: int
     head_request_id: str
@@ -162,7 +163,7 @@ class Replica:
         queue, running = self.scheduler.unfinished()
         head = (queue or running)[0]
         self.stuck = Stuck(
-            at_s=self.now_ns / NS_PER_S,
+            at_s=self._step_end_ns / NS_PER_S,
             waiting=len(queue),
             running=len(running),
             head_request_id=head.request.request_id,

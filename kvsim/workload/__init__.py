@@ -6,6 +6,12 @@ from kvsim.workload.describe import describe
 from kvsim.workload.empirical import EmpiricalArrivals
 from kvsim.workload.formats import FORMATS
 from kvsim.workload.generated import GeneratedWorkload
+from kvsim.workload.joint import JointHistogram
+from kvsim.workload.length_preset import (
+    length_preset,
+    length_preset_facts,
+    list_length_presets,
+)
 from kvsim.workload.lengths import (
     ConstantTokens,
     IndependentLengths,
@@ -18,6 +24,7 @@ from kvsim.workload.lengths import (
 )
 from kvsim.workload.pairs import PairLengths
 from kvsim.workload.preset import list_presets, preset, preset_facts
+from kvsim.workload.sosp23 import Sosp23Workload
 from kvsim.workload.source import ReadRules
 from kvsim.workload.store import KNOWN_TRACES, KnownTrace, find_trace
 from kvsim.workload.trace import TraceWorkload
@@ -34,6 +41,7 @@ __all__ = [
     "Gamma",
     "GeneratedWorkload",
     "IndependentLengths",
+    "JointHistogram",
     "JointQuantiles",
     "KnownTrace",
     "Lengths",
@@ -43,12 +51,16 @@ __all__ = [
     "QuantileTokens",
     "ReadRules",
     "RowCounts",
+    "Sosp23Workload",
     "TokenLaw",
     "TraceWorkload",
     "UniformTokens",
     "Workload",
     "describe",
     "find_trace",
+    "length_preset",
+    "length_preset_facts",
+    "list_length_presets",
     "list_presets",
     "preset",
     "preset_facts",

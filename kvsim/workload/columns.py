@@ -227,6 +227,8 @@ class TraceReader:
 
     def _refuse(self, bad: BadRowError, where: str) -> None:
         if self._rules.on_bad_row == "error":
-            fix = "Correct the row, or drop bad rows, counted by reason, with on_bad_row='drop'"
+            way = self._rules.way_to_drop
+            drop = f", or drop bad rows, counted by reason, with {way}" if way else ""
+            fix = f"Correct the row{drop}"
             raise InputError(bad.problem, where=where, fix=fix)
         self.dropped[bad.reason] += 1

@@ -216,7 +216,7 @@ class ParquetRecords:
             raise InputError(
                 f"holds {size:,} bytes, more than {rules.max_bytes:,}",
                 where=str(path),
-                fix="Cut the trace, or raise max_bytes if the file is yours",
+                fix="Cut the trace into smaller files",
             )
 
     def close(self) -> None:

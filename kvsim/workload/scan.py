@@ -53,7 +53,7 @@ def scan(reader: TraceReader, keep_rows: int) -> Scan:
         raise InputError(
             f"no usable row among {reader.read:,} ({dropped or 'none at all'})",
             where=str(reader.path),
-            fix="Check that this is the right file, and start_at if you set it",
+            fix="Check that this is the right file",
         )
     counts = RowCounts(reader.read, reader.kept, dict(sorted(reader.dropped.items())), reordered)
     columns = joined(parts) if reader.kept <= keep_rows else None

@@ -36,7 +36,8 @@ class ReadRules:
     """How to treat bad rows, and how much a file may ask for.
 
     `on_bad_row` "error" stops at the first bad row; "drop" counts it by reason. A row without
-    prompt or output tokens is no mistake of the file: it is always dropped and counted.
+    prompt or output tokens is no mistake of the file: it is always dropped and counted. Messages
+    say `way_to_drop` where bad rows are an error, unless it is empty.
     """
 
     on_bad_row: Literal["error", "drop"] = "error"
@@ -46,6 +47,7 @@ class ReadRules:
     max_line_bytes: int = 2**20
     max_tokens: int = 100_000_000
     """Most tokens in one field."""
+    way_to_drop: str = "on_bad_row='drop'"
 
     def __post_init__(self) -> None:
         if self.on_bad_row not in ("error", "drop"):
@@ -58,8 +60,12 @@ class ReadRules:
     def too_many_rows(self, where: str) -> InputError:
         """What to raise at the row after the last one allowed; blank lines are rows too."""
         return InputError(
-            f"more than {self.max_rows:,} rows", where=where, fix="Set a limit, or raise max_rows"
+            f"more than {self.max_rows:,} rows", where=where, fix="Set a limit, or cut the trace"
         )
+
+
+MAX_BLANK_LINES = 10_000
+"""In a row: more are no trace, and cost time without end in a small compressed file."""
 
 
 class Source:
@@ -97,8 +103,16 @@ class Source:
         long, bytes that are not UTF-8, damaged gzip data.
         """
         limit = self._rules.max_line_bytes
+        blank = 0
         while data := self._read_line(limit):
             self.line += 1
+            blank = 0 if data.strip() else blank + 1
+            if blank > MAX_BLANK_LINES:
+                raise InputError(
+                    f"more than {MAX_BLANK_LINES:,} blank lines in a row",
+                    where=self.where,
+                    fix="Check that the file is a trace with one request per line",
+                )
             if self.line == 1:
                 data = self._check_head(data)
             if len(data) > limit:
@@ -146,7 +160,7 @@ class Source:
             raise InputError(
                 f"holds more than {self._rules.max_bytes:,} bytes after decompression",
                 where=str(self.path),
-                fix="Cut the trace, or raise max_bytes if the file is yours",
+                fix="Cut the trace into smaller files",
             )
         return data
 

@@ -21,6 +21,15 @@ class KnownTrace(NamedTuple):
     rows: int
     licence: str
     url: str
+    """The page about it."""
+
+    @property
+    def how_to_get(self) -> str:
+        """The start of a sentence: what to download and how to call it, or where to look."""
+        if "/blob/" not in self.url:
+            return f"Get, from {self.url}, {self.file_name}"
+        raw = self.url.replace("github.com", "raw.githubusercontent.com").replace("/blob/", "/")
+        return f"Download {raw} as {self.file_name}"
 
 
 _AZURE = "https://github.com/Azure/AzurePublicDataset/blob/master/data/"
@@ -103,10 +112,17 @@ def find_trace(name: str, environ: Mapping[str, str] | None = None) -> Path | No
         return None
     for file_name in (known.file_name, known.file_name + ".gz"):
         path = Path(folder) / file_name
-        if path.is_file():
+        if _is_file(path):
             _check_content(path, known)
             return path
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # for example a name longer than any folder may have
+        return False
 
 
 def _check_content(path: Path, known: KnownTrace) -> None:
@@ -115,5 +131,5 @@ def _check_content(path: Path, known: KnownTrace) -> None:
         raise InputError(
             f"the content's SHA-256 is {found}, expected {known.sha256}",
             where=str(path),
-            fix=f"Fetch the original again ({known.url}), or name your own file by its path",
+            fix=f"Fetch the original again ({known.how_to_get}), or name your own file by its path",
         )

@@ -131,6 +131,25 @@ def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic_and_a_way_out(
     assert error.value.fix.startswith("Use tp 8, ")
 
 
+def test_only_sizes_with_data_and_a_utilization_that_helps_are_advised() -> None:
+    def fix(model: str, gpu: str, **settings: float) -> str:
+        with pytest.raises(InputError) as error:
+            compute_budget(
+                get_model(model),
+                get_gpu(gpu),
+                max_num_batched_tokens=8192,
+                max_num_seqs=256,
+                **settings,  # type: ignore[arg-type]
+            )
+        return str(error.value.fix)
+
+    assert fix("llama-3-70b", "t4").startswith("Use a GPU with more memory")  # 32 would hold it
+    assert fix("llama-3-8b", "h100", gpu_memory_utilization=0.1).startswith(
+        "Use gpu_memory_utilization 0.9, tp 4, "
+    )
+    assert "utilization" not in fix("llama-3-70b", "h100", gpu_memory_utilization=0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from kvsim.scenario import shipped_scenarios
 from tests.cli.conftest import Command
 
 
@@ -28,8 +30,61 @@ def test_gpus_lists_memory_and_bandwidth(kvsim: Command) -> None:
     rows = {
         line.split()[0]: line.split() for line in kvsim("gpus").out.splitlines() if line.strip()
     }
-    assert "85,899,345,920" in rows["a100-80gb"]
-    assert "2,039,000,000,000" in rows["a100-80gb"]
+    assert rows["a100-80gb"][1:4] == ["85.9", "2,039", "312.0"]
+
+
+@pytest.mark.parametrize("command", ["models", "gpus", "scenarios", "traces"])
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_list_fits_a_terminal_with_nothing_cut_off(
+    monkeypatch: pytest.MonkeyPatch, kvsim: Command, command: str, width: int
+) -> None:
+    monkeypatch.setattr("kvsim.cli.console.PIPE_WIDTH", width)
+    lines = kvsim(command).out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    names = json.loads(kvsim(command, "--json").out)[command]
+    shown = {line.split()[0] for line in lines if line.strip()}
+    assert set(names) <= shown
+
+
+def test_columns_without_room_are_named(monkeypatch: pytest.MonkeyPatch, kvsim: Command) -> None:
+    assert "Left out" not in kvsim("models").out
+    monkeypatch.setattr("kvsim.cli.console.PIPE_WIDTH", 60)
+    out = kvsim("models").out
+    assert "KV" in out
+    assert "layers. One entry alone" in " ".join(out.split())
+
+
+def test_every_shipped_scenario_is_listed_with_its_description(kvsim: Command) -> None:
+    listed = json.loads(kvsim("scenarios", "--json").out)["scenarios"]
+    assert set(listed) == set(shipped_scenarios())
+    assert all(listed.values())
+    assert listed["quickstart"].split()[0] in kvsim("scenarios").out
+
+
+def test_every_trace_is_listed_with_its_place_or_the_way_to_it(
+    kvsim: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KVSIM_TRACES", raising=False)
+    listed = json.loads(kvsim("traces", "--json").out)
+    assert listed["folder"] is None
+    assert {trace["path"] for trace in listed["traces"].values()} == {None}
+    assert "azure-conv-2023" in listed["presets"]
+    assert "sharegpt" in listed["length_presets"]
+    out = kvsim("traces").out
+    assert "$KVSIM_TRACES is not set" in out
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text("other")
+    monkeypatch.setenv("KVSIM_TRACES", str(tmp_path))
+    azure = json.loads(kvsim("traces", "--json").out)["traces"]["azure-conv-2023"]
+    assert "SHA-256" in azure["problem"]
+
+
+def test_a_trace_that_is_there_is_listed_with_its_path(
+    kvsim: Command, monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> None:
+    monkeypatch.setenv("KVSIM_TRACES", str(shared / "traces"))
+    path = json.loads(kvsim("traces", "--json").out)["traces"]["azure-conv-2023"]["path"]
+    assert Path(path).is_file()
 
 
 @pytest.mark.parametrize("command", ["models", "gpus"])

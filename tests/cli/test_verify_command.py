@@ -59,16 +59,20 @@ def test_json_has_the_counts_and_both_sides(kvsim: Command, altered: Path) -> No
     assert passed["difference"] == {}
 
 
-@pytest.mark.parametrize(
-    ("content", "place"), [(None, "missing.jsonl: "), ("{", "x.jsonl:1: "), ("", "x.jsonl")]
-)
-def test_a_file_that_is_no_recording_ends_with_status_2(
-    kvsim: Command, tmp_path: Path, content: str | None, place: str
-) -> None:
-    path = tmp_path / ("missing.jsonl" if content is None else "x.jsonl")
-    if content is not None:
-        path.write_text(content)
-    outcome = kvsim("verify", str(path))
+def test_a_path_that_does_not_exist_ends_with_status_2(kvsim: Command, tmp_path: Path) -> None:
+    outcome = kvsim("verify", str(tmp_path / "missing.jsonl"))
     assert (outcome.status, outcome.out) == (2, "")
-    assert place in outcome.err
+    assert "missing.jsonl: does not exist" in outcome.err
+
+
+@pytest.mark.parametrize(("content", "place"), [("{", "x.jsonl:1: "), ("", "x.jsonl: ")])
+def test_a_file_that_is_no_recording_ends_with_status_2_after_the_others(
+    kvsim: Command, tmp_path: Path, content: str, place: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(content)
+    outcome = kvsim("verify", str(path), str(GOOD))
+    assert outcome.status == 2
+    assert place in outcome.out
+    assert outcome.out.endswith("1 passed, 1 failed, 0 skipped\n")
     assert "Traceback" not in outcome.err

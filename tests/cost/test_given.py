@@ -24,6 +24,23 @@ def test_a_linear_step_charges_base_prompt_tokens_and_context() -> None:
     assert seconds == pytest.approx(0.0225 + 150 * 0.00015 + (4000 + 200) * 7.5e-7)
 
 
+def test_a_read_efficiency_stretches_the_reading_of_context_and_nothing_else() -> None:
+    clock = LinearClock(
+        base_s=0.01, prefill_token_s=1e-4, context_token_s=1e-6, read_efficiency=0.25
+    )
+    seconds = clock.step_seconds(plan(3, 4000, [(100, 0), (50, 200)]))
+    assert seconds == pytest.approx(0.01 + 150 * 1e-4 + (4000 + 200) * 4e-6)
+    facts = {fact.name: fact for fact in clock.explain()}
+    assert facts["context_token_s"].value == 4e-6
+    assert facts["context_token_s"].source == "given, over a read efficiency of 0.25"
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.01, nan])
+def test_a_read_efficiency_that_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(InputError, match="read_efficiency: must be > 0 and <= 1"):
+        LinearClock(base_s=0.01, prefill_token_s=0, context_token_s=0, read_efficiency=share)
+
+
 def test_a_linear_step_charges_decodes_padded_rows_and_copies_when_asked() -> None:
     clock = LinearClock(
         base_s=0.01, prefill_token_s=0, context_token_s=0, decode_s=0.001, copy_token_s=1e-6

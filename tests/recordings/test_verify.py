@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def test_a_malformed_config_names_its_field_and_line(
         lambda lines: lines[0]["header"]["config"].update({field: value}),
     )
     with pytest.raises(InputError, match=rf"changed.jsonl:1: config.{field} must be"):
-        verify([path])
+        Recording(path)
 
 
 def test_a_recording_without_rows_or_end_is_reported(tmp_path: Path) -> None:
@@ -193,8 +194,9 @@ def test_a_recording_without_rows_or_end_is_reported(tmp_path: Path) -> None:
         lines[:] = [line for line in lines if "step" not in line]
 
     name = "h1_max_model_len.jsonl.gz"
-    with pytest.raises(InputError, match="no end line"):
-        verify([changed(tmp_path, name, rows_only)])
+    (cut,) = verify([changed(tmp_path, name, rows_only)]).results
+    assert cut.malformed
+    assert "no end line" in cut.reason
     assert verify([changed(tmp_path, name, no_rows)]).last_line() == "0 passed, 1 failed, 0 skipped"
 
 
@@ -259,8 +261,26 @@ def test_a_malformed_request_names_its_field_and_line(
         Recording(path)
 
 
+def test_a_malformed_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("[]")
+    (tmp_path / "b.jsonl.gz").write_bytes((DATA / "h1_max_model_len.jsonl.gz").read_bytes())
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    report = verify([tmp_path])
+    assert report.last_line() == "1 passed, 1 failed, 0 skipped"
+    assert report.malformed
+    assert "a.jsonl:1: line is not a JSON object" in report.results[0].reason
+
+
+def test_blank_lines_without_end_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "blank.jsonl"
+    path.write_text("\n" * 20_000)
+    with pytest.raises(InputError, match=r"blank.jsonl:10001: too many blank lines"):
+        Recording(path)
+
+
 def test_a_truncated_gzip_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes((DATA / "h1_max_model_len.jsonl.gz").read_bytes()[:3000])
-    with pytest.raises(InputError, match="cannot be read"):
-        verify([path])
+    (result,) = verify([path]).results
+    assert result.malformed
+    assert "cannot be read" in result.reason

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import re
 from typing import Any
 
 import pytest
@@ -8,13 +10,15 @@ from rich.console import Console
 from kvsim.report import (
     DEFINITIONS,
     fragmentation_table,
+    half_width,
     plain,
     print_report,
     result_block,
     summary_sentences,
 )
-from kvsim.report.text import _TABLE_ROWS
+from kvsim.report.text import TABLE_ROWS
 from kvsim.results import Slo, SummaryRecorder
+from kvsim.results.requests import LATENCIES
 from tests.results.fakes import FakeAllocator, S, plan, sequence
 
 
@@ -108,7 +112,7 @@ HOSTILE = "[bold red]x[/] \x1b[31m\n\u202ey :smile: [link=http://a]"
 
 def test_hostile_names_are_shown_as_plain_text() -> None:
     text = rendered({HOSTILE: entry(), "other": entry()}, width=400)
-    assert "[bold red]x[/] [31my :s…       other\n" in text
+    assert "[bold red]x[/] [31my :smile: [link=http…       other\n" in text
     assert "[bold red]x[/] [31my :smile: [link=http://a]: live KV fills" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -133,7 +137,7 @@ def test_a_summary_with_missing_or_odd_figures_shows_dashes(broken: dict[str, An
 
 
 def test_a_table_without_variants_is_not_an_error() -> None:
-    assert fragmentation_table({}).row_count == len(_TABLE_ROWS)
+    assert fragmentation_table({}).row_count == len(TABLE_ROWS)
 
 
 def test_every_figure_of_the_table_and_of_a_summary_is_defined() -> None:
@@ -144,9 +148,9 @@ def test_every_figure_of_the_table_and_of_a_summary_is_defined() -> None:
 
     paths = [path.lstrip(".") for path in leaves(entry(), "")]
     free_form = ("requests.rejected_by_reason", "requests.unfinished_by_reason", "measured.")
-    for path in paths + [row.path for row in _TABLE_ROWS]:
+    for path in paths + [row.path for row in TABLE_ROWS]:
         name = path.replace("by_iteration", "by_time")
-        if name.split(".")[0] in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+        if name.split(".")[0] in (*LATENCIES, "itl_s"):
             name = name.split(".")[0]
         assert name in DEFINITIONS or path.startswith(free_form), path
 
@@ -155,3 +159,29 @@ def test_a_definition_is_one_sentence_that_ends_with_its_unit() -> None:
     for name, sentence in DEFINITIONS.items():
         assert sentence.endswith(")."), name
         assert ". " not in sentence, name
+
+
+def test_a_figure_over_seeds_shows_half_the_width_of_its_interval() -> None:
+    """A whole number for each seed has a mean that is none, and gets a decimal place."""
+    several = {
+        "batch": {"mean": 3.5, "max": 7.5},
+        "ttft_s": {"p99": 2.0},
+        "intervals": {"batch.mean": [3.0, 4.0], "batch.max": [7, 8], "ttft_s.p99": [1.5, 2.5]},
+    }
+    assert half_width(several, "batch.mean") == 0.5
+    assert half_width(several, "steps") is half_width({}, "batch.mean") is None
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_report({"a": several}, console)
+    lines = [re.sub(r"[│\s]+", " ", line).strip() for line in console.export_text().splitlines()]
+    assert "batch, mean (requests) 3.50 ± 0.50" in lines
+    assert "batch, max (requests) 7.5 ± 0.5" in lines
+    assert "P99 TTFT (ms): 2000.00 ± 500.00" in lines
+    assert any("mean batch 3.5 ± 0.5, - requests/s" in line for line in lines)
+
+
+def test_columns_are_as_wide_as_their_widest_figure() -> None:
+    entry = {"ttft_s": {"p99": 1234.5}, "intervals": {"ttft_s.p99": [1000.25, 1468.75]}}
+    lines = result_block({"a": entry, "b": {}}).splitlines()
+    (row,) = [line for line in lines if line.startswith("P99 TTFT")]
+    assert row.split(":")[1].split() == ["1234500.00", "±", "234250.00", "-"]
+    assert len({len(line) for line in lines if ":" in line}) == 1

@@ -46,6 +46,7 @@ SHAPE = {
     "itl_s": {"mean", "p50", "p90", "p99"},
     "e2e_s": {"mean", "p50", "p90", "p99"},
     "queue_s": {"mean", "p50", "p90", "p99"},
+    "normalized_latency_s_per_token": {"mean", "p50", "p90", "p99"},
 }
 """Names others rely on; more may be there."""
 
@@ -104,6 +105,7 @@ def test_every_request_is_accounted_for() -> None:
     assert run()["requests"] == {
         "submitted": 5,
         "finished": 2,
+        "truncated": 0,
         "rejected": 1,
         "rejected_by_reason": {"never_fits": 1},
         "aborted": 1,
@@ -129,6 +131,7 @@ def test_latencies_are_those_of_finished_requests() -> None:
     assert summary["ttft_s"]["mean"] == (1 + 4) / 2
     assert summary["e2e_s"]["mean"] == (5 + 4) / 2
     assert summary["queue_s"]["mean"] == (0.5 + 3) / 2
+    assert summary["normalized_latency_s_per_token"]["mean"] == (5 / 5 + 4 / 1) / 2
     assert summary["ttft_s"]["p99"] == pytest.approx(4, rel=1e-3)
 
 

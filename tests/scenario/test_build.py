@@ -291,7 +291,11 @@ def test_a_trace_that_is_absent_is_replaced_with_a_note_or_refused_with_its_addr
     with pytest.raises(InputError, match=r"\$KVSIM_TRACES") as caught:
         build_workload(bare.workload, seed=0)
     assert caught.value.fix is not None
-    assert "https://github.com/Azure/AzurePublicDataset" in caught.value.fix
+    assert "/AzurePublicDataset/master/data/AzureLLMInferenceTrace_conv.csv as" in caught.value.fix
+    assert caught.value.problem.endswith(f": it is {str(tmp_path)!r}")
+    monkeypatch.delenv("KVSIM_TRACES")
+    with pytest.raises(InputError, match="the variable is not set"):
+        build_workload(bare.workload, seed=0)
     lengths = _workload(
         num_requests=3, arrivals={"kind": "all_at_once"}, lengths={"trace": "bwb-lengths"}
     )

@@ -32,7 +32,7 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
 def test_a_message_has_place_name_limit_value_and_way_out(refusal: Refusal) -> None:
     assert str(refusal("block_size: 4", "block_size: 0")) == (
         "small.yaml:6: memory.block_size must be >= 1 token, got 0."
-        " It means: tokens per KV block, e.g. 16"
+        " Give an integer from 1 to 65536 (tokens): tokens per KV block, e.g. 16"
     )
 
 
@@ -40,6 +40,10 @@ def test_a_message_has_place_name_limit_value_and_way_out(refusal: Refusal) -> N
     ("old", "new", "line", "problem", "fix"),
     [
         ("version: 1", "version: 2", 1, "version must be 1, got 2", "version of this file"),
+        ("version: 1", "version: true", 1, "version must be 1, got True", "Give 1"),
+        ("version: 1", "version: 1.0", 1, "version must be 1, got 1.0", "Give 1"),
+        ("max_num_seqs: 4", "max_num_seqs: 5.0", 3, "must be a whole number, got 5.0", "from 1 to"),
+        ("clock:", "hardware: {}\nclock:", 7, "hardware.gpu is missing", "`kvsim gpus` lists"),
         ("version: 1", "verion: 1", 1, "verion is not a setting", "Did you mean version?"),
         ("max_num_seqs: 4", "max_num_seq: 4", 3, "engine.max_num_seq is not a setting", "seqs?"),
         ("max_num_seqs: 4", "max_num_seqs: 4.5", 3, "must be a whole number, got 4.5", "at once"),
@@ -119,7 +123,7 @@ def test_a_message_has_place_name_limit_value_and_way_out(refusal: Refusal) -> N
         ("first_fit", "buddy, max_chunk_tokens: 12", 11, "times a power of two, got 12", "512"),
         ("first_fit", "best_fit, max_chunk_tokens: 16", 11, "belongs to memory.placement", "buddy"),
         ("  contiguous-max:", "  paged:", 10, "compare.paged has the name of", "base_name"),
-        ("  contiguous-max:", "  a/b:", 10, "compare.a/b must be up to 80 letters", "schema"),
+        ("  contiguous-max:", "  a/b:", 10, "compare.a/b must be 1 to 80 letters", "schema"),
         (
             "    memory: {kind: contiguous, reserve: max, placement: first_fit}",
             "    workload: {path: trace.csv}",
@@ -127,11 +131,17 @@ def test_a_message_has_place_name_limit_value_and_way_out(refusal: Refusal) -> N
             "compare.contiguous-max.workload cannot differ between variants",
             "share the traffic",
         ),
-        ("clock:", "seeds: [0, 1]\nclock:", 7, "seeds must hold one seed", "once per seed"),
+        (
+            "clock:",
+            "seeds: [0, 1, 0]\nclock:",
+            7,
+            "seeds must differ from each other, got 0 2 times",
+            "Name each",
+        ),
         ("clock:", "seeds: []\nclock:", 7, "seeds must have at least 1 item, got []", "seed"),
-        ("clock:", "seeds: [-1]\nclock:", 7, "seeds.0 must be >= 0, got -1", "schema"),
+        ("clock:", "seeds: [-1]\nclock:", 7, "seeds.0 must be >= 0, got -1", "from 0 to"),
         ("clock:", "measure: {from_s: 5, to_s: 5}\nclock:", 7, "must be > measure.from_s", "empty"),
-        ("clock:", "name: ../x\nclock:", 7, "name must be up to 80 letters", "file's name"),
+        ("clock:", "name: ../x\nclock:", 7, "name must be 1 to 80 letters", "file's name"),
         ("clock:", "frontend_s: -1\nclock:", 7, "frontend_s must be >= 0 seconds, got -1", "first"),
         ("clock:", "model: lama-3-8b\nclock:", 7, "model 'lama-3-8b' is not in", "llama-3-8b"),
         ("clock:", "hardware: {gpu: a100-4}\nclock:", 7, "'a100-4' is not in", "a100-40gb"),

@@ -68,7 +68,13 @@ def test_one_request_worked_out_by_hand(tmp_path: Path) -> None:
 def test_the_summary_says_how_each_variant_was_set_up(tmp_path: Path) -> None:
     summary = run_scenario(load_scenario(str(write_small(tmp_path)))).summary
     assert summary["variants"]["contiguous-max"]["setup"] == {
+        "model": None,
+        "gpu": None,
+        "gpu_count": None,
+        "kv_cache_dtype": "auto",
         "scheduler": "vllm",
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 64,
         "memory": "contiguous",
         "block_size": 4,
         "num_blocks": 9,
@@ -78,6 +84,27 @@ def test_the_summary_says_how_each_variant_was_set_up(tmp_path: Path) -> None:
         "clock_relative_error": None,
         "clock_note": "fixed step time, as given",
     }
+
+
+def test_an_alias_is_resolved_in_the_set_up(tmp_path: Path) -> None:
+    named = ["model=llama-3-8b", "hardware={gpu: a100}"]
+    scenario = load_scenario(str(write_small(tmp_path)), named)
+    setup = run_scenario(scenario).summary["variants"]["paged"]["setup"]
+    assert (setup["model"], setup["gpu"], setup["gpu_count"]) == ("llama-3-8b", "a100-80gb", 1)
+
+
+def test_an_output_cut_at_max_model_len_is_counted_and_marked(tmp_path: Path) -> None:
+    trace = "arrival_s,prompt_tokens,output_tokens\n0,10,50\n1,10,6\n"
+    out = tmp_path / "run"
+    scenario = load_scenario(str(write_small(tmp_path, trace=trace)))
+    entry = run_scenario(scenario, out=out).summary["variants"]["paged"]
+    assert (entry["requests"]["finished"], entry["requests"]["truncated"]) == (2, 1)
+    assert entry["tokens"]["output"] == 12
+    rows = pq.read_table(out / "variants" / "paged" / "requests.parquet").to_pydict()
+    assert sorted(zip(rows["request_id"], rows["reason"], strict=True)) == [
+        ("r0", "max_model_len"),
+        ("r1", None),
+    ]
 
 
 def test_a_request_that_can_never_fit_is_rejected_with_its_reason(tmp_path: Path) -> None:
@@ -142,7 +169,7 @@ def test_a_run_repeated_from_its_folder_has_the_same_bytes(tmp_path: Path) -> No
     run_scenario(load_scenario(str(first / "scenario.yaml")), out=second)
     names = {path.relative_to(first) for path in first.rglob("*") if path.is_file()}
     assert names == {path.relative_to(second) for path in second.rglob("*") if path.is_file()}
-    assert len(names) == 9
+    assert len(names) == 11
     for name in names - {Path("created.json")}:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
@@ -151,8 +178,8 @@ def test_a_run_repeated_from_its_folder_has_the_same_bytes(tmp_path: Path) -> No
     ("mode", "files"),
     [
         ("summary", []),
-        ("series", ["requests.parquet", "steps.parquet"]),
-        ("steps", ["requests.parquet", "steps.parquet"]),
+        ("series", ["requests.parquet", "snapshots.json", "steps.parquet"]),
+        ("steps", ["requests.parquet", "snapshots.json", "steps.parquet"]),
     ],
 )
 def test_the_mode_decides_which_rows_a_run_folder_keeps(

@@ -1,0 +1,100 @@
+"""The request rate at which a system's normalized latency reaches a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import sqrt
+from statistics import fmean
+
+from kvsim.core.plan import StepPlan
+from kvsim.core.request import Request, Sequence
+from kvsim.papers.target import NoResultError
+from kvsim.scenario import Scenario, build_server
+from kvsim.sim import run_replica
+
+NS_PER_S = 1_000_000_000
+
+
+class NormalizedLatencies:
+    """Collects end-to-end latency / output tokens of every request, in seconds per token.
+
+    With `whole_batches` an answer is given back when its batch ends, as FasterTransformer does: a
+    static scheduler admits the next batch in the step after that.
+    """
+
+    def __init__(self, *, whole_batches: bool) -> None:
+        self._whole_batches = whole_batches
+        self._batch: list[Sequence] = []
+        self._step_end_ns = 0
+        self._values: list[float] = []
+
+    def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
+        """See `Recorder`."""
+        if plan.admitted:
+            self._deliver()
+        self._step_end_ns = start_ns + duration_ns
+
+    def idle(self, start_ns: int, duration_ns: int) -> None:
+        """Nothing."""
+
+    def request(self, sequence: Sequence, outcome: str) -> None:
+        """See `Recorder`. Every request must finish."""
+        if outcome != "finished":
+            raise NoResultError(f"request {sequence.request.request_id} is {outcome}")
+        if self._whole_batches:
+            self._batch.append(sequence)
+        else:
+            self._add(sequence, sequence.finished_ns)
+
+    def rejected(self, request: Request, reason: str) -> None:
+        """See `Recorder`. No request may be rejected."""
+        raise NoResultError(f"request {request.request_id} was rejected: {reason}")
+
+    def values(self) -> list[float]:
+        """All latencies; to be read once the run has ended."""
+        self._deliver()
+        return self._values
+
+    def _deliver(self) -> None:
+        for sequence in self._batch:
+            self._add(sequence, self._step_end_ns)
+        self._batch.clear()
+
+    def _add(self, sequence: Sequence, end_ns: int) -> None:
+        output = sequence.tokens - sequence.request.prompt_tokens
+        self._values.append((end_ns - sequence.arrived_ns) / NS_PER_S / output)
+
+
+def normalized_latencies(settings: Scenario, requests: Iterable[Request]) -> list[float]:
+    """Of every request, in seconds per token. A static scheduler gives back whole batches.
+
+    Raises `NoResultError` if a request was rejected or never ended.
+    """
+    server = build_server(settings)
+    recorder = NormalizedLatencies(whole_batches=settings.engine.scheduler == "static")
+    run_replica(requests, server.scheduler, server.sizing.clock, recorder)
+    return recorder.values()
+
+
+def knee_rps(
+    settings: Scenario,
+    requests_at: Callable[[float], Iterable[Request]],
+    *,
+    limit_s: float,
+    rates_rps: tuple[float, float],
+    halvings: int = 7,
+    average: Callable[[list[float]], float] = fmean,
+) -> float:
+    """The rate at which the average of the normalized latencies reaches `limit_s`.
+
+    Halves the ratio of the two ends of `rates_rps` so many times; they must enclose the answer. The
+    geometric middle of what is left is within (high / low) ** 0.5 ** (halvings + 1) of it.
+    """
+    low, high = rates_rps
+    for _ in range(halvings):
+        middle = sqrt(low * high)
+        if average(normalized_latencies(settings, requests_at(middle))) < limit_s:
+            low = middle
+        else:
+            high = middle
+    return sqrt(low * high)

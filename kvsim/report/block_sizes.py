@@ -1,0 +1,60 @@
+"""What a block size costs: slots left empty in last blocks, and blocks to look up.
+
+Closed form over the lengths that requests really go through (no simulation): a sequence of length
+l leaves `B * ceil(l / B) - l` slots of its last block empty. Over B consecutive lengths the mean is
+(B - 1) / 2; real lengths deviate once B nears the length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAX_BLOCK_SIZE = 256
+
+
+class BlockSizeCurve(NamedTuple):
+    """For the block sizes 1 to `MAX_BLOCK_SIZE`, averaged over every step of every request."""
+
+    sizes: Any
+    empty_slots: Any
+    """Mean empty slots in the last block of a running request."""
+    blocks: Any
+    """Mean blocks of a running request: what its block table lists."""
+    mean_tokens: float
+    """Mean KV length of a running request."""
+
+
+def block_size_curve(prompts: Any, outputs: Any) -> BlockSizeCurve | None:
+    """The curve of requests with these numbers of prompt and output tokens (arrays, tokens).
+
+    A request goes through the lengths prompt .. prompt + output - 1, one step each. None without
+    any step.
+    """
+    prompts = np.asarray(prompts, dtype=np.int64)
+    outputs = np.asarray(outputs, dtype=np.int64)
+    kept = (outputs > 0) & (prompts > 0)
+    first, last = prompts[kept], prompts[kept] + outputs[kept] - 1
+    steps = int((last - first + 1).sum())
+    if not steps:
+        return None
+    tokens = float(((last - first + 1.0) * (first + last) / 2).sum()) / steps
+    sizes = np.arange(1, MAX_BLOCK_SIZE + 1)
+    lows, low_counts = np.unique(first - 1, return_counts=True)
+    highs, high_counts = np.unique(last, return_counts=True)
+    waste = np.array(
+        [
+            (_waste_up_to(highs, size) * high_counts).sum()
+            - (_waste_up_to(lows, size) * low_counts).sum()
+            for size in sizes.tolist()
+        ]
+    )
+    empty = waste / steps
+    return BlockSizeCurve(sizes, empty, (tokens + empty) / sizes, tokens)
+
+
+def _waste_up_to(length: Any, size: int) -> Any:
+    """Sum of `size * ceil(l / size) - l` over l = 1 .. length, elementwise."""
+    full, rest = np.divmod(length, size)
+    return full * (size * (size - 1) / 2.0) + rest * size - rest * (rest + 1) // 2

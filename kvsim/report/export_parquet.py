@@ -1,0 +1,42 @@
+"""The summary as one long Parquet table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvsim.report.export_source import Export
+from kvsim.report.export_summary import summary_rows
+from kvsim.results.read_run import Run
+
+COLUMNS = {
+    "variant": "string",
+    "metric": "string",
+    "value": "float64",
+    "unit": "string",
+    "low": "float64",
+    "high": "float64",
+}
+
+
+def parquet_export(run: Run, variants: Sequence[str]) -> Export:
+    """A row per variant and metric; `low` and `high` are 95 % intervals over seeds, or null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = list(summary_rows(run.summary, variants))
+    table = pa.table(
+        {
+            name: pa.array(
+                [_number(value) for value in (getattr(row, name) for row in rows)],
+                type=pa.type_for_alias(kind),
+            )
+            for name, kind in COLUMNS.items()
+        }
+    )
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream, compression="zstd")
+    return Export([("", [stream.getvalue().to_pybytes()])])
+
+
+def _number(value: float | str | None) -> float | str | None:
+    return float(value) if isinstance(value, int) else value

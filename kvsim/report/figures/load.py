@@ -1,0 +1,106 @@
+"""Batch and queue over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvsim.report.binned import Binned
+from kvsim.report.figures.style import (
+    FONT_SIZE,
+    Figure,
+    axis_key,
+    base_layout,
+    escaped,
+    line_style,
+    panel_title,
+    rounded,
+    rows_of_panels,
+    titled,
+    window_marks,
+)
+
+_PANELS = (("running", "batch: requests that run"), ("waiting", "queue: requests that wait"))
+
+
+def load_figure(
+    series: Mapping[str, Binned],
+    limits: Mapping[str, float],
+    window: tuple[float, float | None] | None = None,
+) -> Figure:
+    """Running and waiting requests over time (s), one line per variant.
+
+    `limits` are horizontal lines over the batch, text -> requests; one far above the data is left
+    out. Dotted vertical lines mark the measured `window` (s).
+    """
+    data: list[dict[str, Any]] = []
+    layout = base_layout(480, annotations=[], shapes=[], hovermode="x unified")
+    for row, domain in enumerate(rows_of_panels(len(_PANELS), gap=0.14)):
+        column, title = _PANELS[row]
+        y_ref = f"y{row + 1}" if row else "y"
+        for index, (name, one) in enumerate(series.items()):
+            data.append(_line(name, one, column, y_ref, index))
+        layout["annotations"].append(panel_title(title, "x", y_ref))
+        layout[axis_key("y", row)] = {
+            "domain": domain,
+            "rangemode": "tozero",
+            "title": titled("requests"),
+        }
+    end = max((one.end_s for one in series.values()), default=1.0)
+    layout["xaxis"] = {"title": titled("simulated time (s)"), "range": [0, end], "anchor": "y2"}
+    layout["shapes"] += window_marks(window, end)
+    highest = max((_highest(one) for one in series.values()), default=0.0)
+    for text, value in limits.items():
+        if value <= 1.6 * highest:
+            layout["shapes"].append(_limit_line(value))
+            layout["annotations"].append(_limit_text(text, value))
+    return {"data": data, "layout": layout}
+
+
+def _highest(one: Binned) -> float:
+    """The largest average of the batch."""
+    return max((value for value in rounded(one.columns["running"], 3) if value), default=0.0)
+
+
+def _line(name: str, one: Binned, column: str, y_ref: str, index: int) -> dict[str, Any]:
+    values = rounded(one.columns[column], 2)
+    return {
+        "type": "scatter",
+        "name": escaped(name),
+        "legendgroup": str(index),
+        "showlegend": y_ref == "y",
+        "mode": "lines",
+        "x0": 0,
+        "dx": one.width_s,
+        "y": [*values, values[-1]],
+        "yaxis": y_ref,
+        "line": {"width": 1.8, "shape": "hv", **line_style(index)._asdict()},
+        "hovertemplate": "%{y:,.1f}",
+    }
+
+
+def _limit_line(value: float) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "yref": "y",
+        "y0": value,
+        "y1": value,
+        "line": {"width": 1.2, "dash": "dot", "color": "#8A8A8A"},
+    }
+
+
+def _limit_text(text: str, value: float) -> dict[str, Any]:
+    return {
+        "text": escaped(text),
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "yref": "y",
+        "y": value,
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": FONT_SIZE - 1},
+    }
