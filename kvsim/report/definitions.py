@@ -141,6 +141,13 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "short_of_memory_steps": (
             "Steps whose head of the queue fitted not even the free slots together (count)."
         ),
+        "queued_steps": "Steps after whose scheduling a request waited (count).",
+        "queued_steps_at_max_num_seqs": (
+            "Those of them in which max_num_seqs requests ran (count)."
+        ),
+        "queued_steps_at_token_budget": (
+            "Those of them that computed max_num_batched_tokens tokens (count)."
+        ),
         "throughput.requests_per_s": (
             "Requests that finished in the measured time over its length (requests/s)."
         ),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kvsim.errors import InputError
 from kvsim.report.binned import Binned, binned
 from kvsim.report.block_sizes import BlockSizeCurve, block_size_curve
-from kvsim.report.bounds import Bound, added, bound, queue_counts
+from kvsim.report.bounds import Bound, bound
 from kvsim.report.compute_limit import ComputeLimit, Mix, compute_limit, traffic_mix, unknown_limit
 from kvsim.report.figures.style import names_once
 from kvsim.report.quantiles import Distribution, distribution, latencies, pooled
@@ -121,15 +121,6 @@ def _limit(settings: Scenario | None, mix: Mix | None) -> ComputeLimit:
 def _rows(run: Run, name: str, settings: Scenario | None, *, mode: str, drawn: bool) -> _Rows:
     entry = run.summary["variants"][name]
     replicas = run.replicas(name)
-    counts = [
-        queue_counts(
-            replica.steps,
-            max_num_seqs=settings.engine.max_num_seqs if settings else None,
-            max_num_batched_tokens=settings.engine.max_num_batched_tokens if settings else None,
-        )
-        for replica in replicas
-        if replica.steps is not None and mode == "steps"
-    ]
     steps = replicas[0].steps
     capacity = figure(entry, "memory.capacity_slots") or 0
     series = None
@@ -139,7 +130,7 @@ def _rows(run: Run, name: str, settings: Scenario | None, *, mode: str, drawn: b
     return _Rows(
         series,
         _distributions(replicas, settings, entry) if drawn else {},
-        bound(entry, added(counts), replicas=len(replicas)),
+        bound(entry),
         traffic_mix(prompts, outputs),
         block_size_curve(prompts, outputs),
         read_snapshots(replicas[0].folder) if drawn else None,

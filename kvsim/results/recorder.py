@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import compress
 from operator import sub, truediv
 
@@ -13,6 +14,17 @@ from kvsim.results.histogram import NS_PER_S, LogHistogram
 from kvsim.results.memory import STATE, StateSums, fractions, paper_terms, state_of
 from kvsim.results.requests import RequestTotals, Slo, Window
 
+_COUNTS = (
+    "steps",
+    "scheduled",
+    "recomputed",
+    "preemptions",
+    "held_up",
+    "short_of_memory",
+    "queued",
+    "full_batch",
+    "full_budget",
+)
 _EXTRA = 5
 """Numbers of a buffered step before its state: duration, gap, decodes, prefill, recomputed."""
 _WIDTH = _EXTRA + len(STATE)
@@ -43,7 +55,10 @@ class SummaryRecorder:
         window: Window | None = None,
         slo: Slo | None = None,
         frontend_ns: int = 0,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
     ) -> None:
+        """`max_num_seqs` and `max_num_batched_tokens` are the scheduler's limits; None: none."""
         if window is not None and not 0 <= window[0] < window[1]:
             raise InputError(
                 f"the measured window must have 0 <= from < to, got {window[0] / NS_PER_S:g} s "
@@ -65,9 +80,9 @@ class SummaryRecorder:
         self._buffer: list[int] = []
         self._step_end_ns = 0
         self._idle_end_ns = 0
-        self._counts = dict.fromkeys(
-            ("steps", "scheduled", "recomputed", "preemptions", "held_up", "short_of_memory"), 0
-        )
+        self._max_num_seqs = max_num_seqs or math.inf
+        self._max_num_batched_tokens = max_num_batched_tokens or math.inf
+        self._counts = dict.fromkeys(_COUNTS, 0)
         self._max_running = 0
         self._max_allocated = 0
         self._min_extent = self._capacity
@@ -79,7 +94,7 @@ class SummaryRecorder:
         end_ns = start_ns + duration_ns
         gap_ns = end_ns - self._step_end_ns
         self._step_end_ns = end_ns
-        if plan.joined or plan.preempted or plan.head_held_up or plan.head_short_of_memory:
+        if plan.joined or plan.preempted or plan.num_waiting:
             self._note_events(plan, end_ns)
         window = self._window
         if window is not None and not (window[0] <= start_ns < window[1] >= end_ns):
@@ -138,6 +153,10 @@ class SummaryRecorder:
     def _note_events(self, plan: StepPlan, end_ns: int) -> None:
         counts = self._counts
         counts["preemptions"] += len(plan.preempted)
+        if plan.num_waiting:
+            counts["queued"] += 1
+            counts["full_batch"] += plan.num_running >= self._max_num_seqs
+            counts["full_budget"] += plan.scheduled_tokens >= self._max_num_batched_tokens
         counts["held_up"] += plan.head_held_up
         counts["short_of_memory"] += plan.head_short_of_memory
         if not self._delivers_inside(end_ns):
@@ -262,6 +281,9 @@ class SummaryRecorder:
             "preemptions": counts["preemptions"],
             "held_up_steps": counts["held_up"],
             "short_of_memory_steps": counts["short_of_memory"],
+            "queued_steps": counts["queued"],
+            "queued_steps_at_max_num_seqs": counts["full_batch"],
+            "queued_steps_at_token_budget": counts["full_budget"],
             "throughput": self._requests.throughput(measured_ns, **delivered),
             **self._requests.latencies(),
             "itl_s": self._itl.seconds(),

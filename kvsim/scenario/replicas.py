@@ -98,6 +98,8 @@ class _Recorders:
             window=_window(settings.measure),
             slo=_slo(settings.slo),
             frontend_ns=round(settings.frontend_s * NS_PER_S),
+            max_num_seqs=settings.engine.max_num_seqs,
+            max_num_batched_tokens=settings.engine.max_num_batched_tokens,
         )
         self._steps: StepsRecorder | SeriesRecorder | None = None
         self._requests: RequestsRecorder | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from kvsim.catalog import get_gpu, get_model
@@ -16,16 +15,11 @@ from kvsim.report.bounds import (
     MEMORY,
     OTHER,
     SEQUENCES,
-    UNKNOWN,
-    QueueCounts,
-    added,
     bound,
-    queue_counts,
 )
 from kvsim.report.compute_limit import Mix, compute_limit, traffic_mix
 from kvsim.report.headline import headline
 from kvsim.report.html_data import VariantData
-from kvsim.results.rows import STEP_COLUMNS
 from kvsim.scenario import Scenario
 
 MIX = Mix(context_tokens=100, prompt_tokens=30, prefill_tokens_per_decode=2)
@@ -44,9 +38,19 @@ def scenario(**changes: Any) -> Scenario:
     )
 
 
-def entry(*, held_up: float = 0, short: float = 0, steps: float = 100) -> dict[str, Any]:
+def entry(
+    *,
+    held_up: float = 0,
+    short: float = 0,
+    queued: float = 0,
+    full_batch: float = 0,
+    full_budget: float = 0,
+) -> dict[str, Any]:
     return {
-        "steps": steps,
+        "steps": 100,
+        "queued_steps": queued,
+        "queued_steps_at_max_num_seqs": full_batch,
+        "queued_steps_at_token_budget": full_budget,
         "held_up_steps": held_up,
         "short_of_memory_steps": short,
         "batch": {"mean": 5.0, "mean_by_time": 4.0},
@@ -54,54 +58,38 @@ def entry(*, held_up: float = 0, short: float = 0, steps: float = 100) -> dict[s
     }
 
 
-def test_steps_with_a_queue_are_counted_with_the_limit_they_reached() -> None:
-    columns = {name: [0] * 5 for name in STEP_COLUMNS}
-    columns["waiting"] = [0, 1, 2, 3, 4]
-    columns["running"] = [8, 8, 7, 8, 1]
-    columns["prefill_tokens"] = [60, 0, 57, 0, 63]
-    columns["decode_tokens"] = [4, 8, 7, 8, 0]
-    counts = queue_counts(pa.table(columns), max_num_seqs=8, max_num_batched_tokens=64)
-    assert counts == QueueCounts(steps=5, with_queue=4, full_batch=2, full_budget=1)
-    unlimited = queue_counts(pa.table(columns), max_num_seqs=None, max_num_batched_tokens=None)
-    assert (unlimited.full_batch, unlimited.full_budget) == (0, 0)
-    assert added([counts, counts]) == QueueCounts(10, 8, 4, 2)
-    assert added([]) is None
-
-
 @pytest.mark.parametrize(
-    ("counts", "lacking", "binds"),
+    ("queued", "full_batch", "full_budget", "lacking", "binds"),
     [
-        (QueueCounts(100, 90, 0, 0), 80, MEMORY),
-        (QueueCounts(100, 90, 90, 0), 80, SEQUENCES),
-        (QueueCounts(100, 90, 10, 60), 20, BUDGET),
-        (QueueCounts(100, 90, 10, 20), 30, OTHER),
-        (QueueCounts(100, 49, 0, 0), 49, ARRIVALS),
-        (QueueCounts(100, 50, 0, 0), 50, MEMORY),
-        (QueueCounts(100, 0, 0, 0), 0, ARRIVALS),
-        (None, 50, MEMORY),
-        (None, 49, UNKNOWN),
+        (90, 0, 0, 80, MEMORY),
+        (90, 90, 0, 80, SEQUENCES),
+        (90, 10, 60, 20, BUDGET),
+        (90, 10, 20, 30, OTHER),
+        (49, 0, 0, 49, ARRIVALS),
+        (50, 0, 0, 50, MEMORY),
+        (0, 0, 0, 0, ARRIVALS),
     ],
 )
 def test_what_binds_is_the_most_frequent_reason_in_most_steps_with_a_queue(
-    counts: QueueCounts | None, lacking: int, binds: str
+    queued: int, full_batch: int, full_budget: int, lacking: int, binds: str
 ) -> None:
-    found = bound(entry(held_up=lacking // 2, short=lacking - lacking // 2), counts)
+    found = bound(
+        entry(
+            held_up=lacking // 2,
+            short=lacking - lacking // 2,
+            queued=queued,
+            full_batch=full_batch,
+            full_budget=full_budget,
+        )
+    )
     assert found.binds == binds
     assert found.memory_allows == pytest.approx(4.0 / 0.8)
 
 
 def test_a_static_batch_binds_where_the_queue_waits_although_there_is_room() -> None:
-    static = {**entry(short=10), "setup": {"scheduler": "static"}}
-    assert bound(static, QueueCounts(100, 90, 0, 0)).binds == "static batch"
-    assert (
-        bound({**static, "short_of_memory_steps": 80}, QueueCounts(100, 90, 0, 0)).binds == MEMORY
-    )
-
-
-def test_means_over_seeds_are_compared_with_the_steps_of_all_seeds() -> None:
-    found = bound(entry(short=30), QueueCounts(200, 120, 0, 0), replicas=2)
-    assert found.shares[MEMORY] == 0.5
-    assert found.queue_share == 0.6
+    static = {**entry(short=10, queued=90), "setup": {"scheduler": "static"}}
+    assert bound(static).binds == "static batch"
+    assert bound({**static, "short_of_memory_steps": 80}).binds == MEMORY
 
 
 def test_the_mix_is_that_of_every_decode() -> None:
@@ -180,7 +168,7 @@ def variant(label: str, batch: float, binds: str, **terms: float) -> VariantData
         0.25,
         MIX,
     )
-    own = bound(entry(), None)._replace(binds=binds)
+    own = bound(entry())._replace(binds=binds)
     return VariantData(label, found, own, limit, None, {}, None)
 
 

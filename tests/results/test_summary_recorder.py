@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvsim.core.accounting import split
 from kvsim.errors import InputError
 from kvsim.results import SummaryRecorder
-from tests.results.fakes import CAPACITY, FakeAllocator, plan, sequence, states
+from tests.results.fakes import CAPACITY, FakeAllocator, S, plan, sequence, states
 
 
 def three_steps(window: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -117,9 +117,10 @@ def test_free_slots_are_external_only_while_the_head_is_held_up() -> None:
     recorder = SummaryRecorder(allocator)
     allocator.set(allocated=64, over_reservation=10, roundup=4, cached=0)
     allocator.extent = 20
-    recorder.step(plan(live_tokens=30, num_running=2, head_held_up=True), 0, 10)
+    recorder.step(plan(live_tokens=30, num_running=2, num_waiting=1, head_held_up=True), 0, 10)
     allocator.extent = 36
-    recorder.step(plan(live_tokens=32, num_running=2, head_short_of_memory=True), 10, 30)
+    short = plan(live_tokens=32, num_running=2, num_waiting=1, head_short_of_memory=True)
+    recorder.step(short, 10, 30)
     summary = recorder.summary()
     by_time = summary["memory"]["by_time"]
     assert by_time["external"] == 36 * 10 / 4000
@@ -283,3 +284,17 @@ def test_summary_may_be_asked_twice() -> None:
     recorder = SummaryRecorder(FakeAllocator())
     recorder.step(plan(num_running=1, num_decodes=1), 0, 10)
     assert recorder.summary() == recorder.summary()
+
+
+def test_steps_with_a_queue_are_counted_with_the_limit_they_reach() -> None:
+    recorder = SummaryRecorder(FakeAllocator(), max_num_seqs=8, max_num_batched_tokens=64)
+    rows = [(0, 8, 60, 4), (1, 8, 0, 8), (2, 7, 57, 7), (3, 8, 0, 8), (4, 1, 63, 0)]
+    for second, (waiting, running, prefill, decodes) in enumerate(rows):
+        step = plan(
+            num_waiting=waiting, num_running=running, prefill_tokens=prefill, num_decodes=decodes
+        )
+        recorder.step(step, second * S, S)
+    summary = recorder.summary()
+    assert summary["queued_steps"] == 4
+    assert summary["queued_steps_at_max_num_seqs"] == 2
+    assert summary["queued_steps_at_token_budget"] == 1
