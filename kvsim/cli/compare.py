@@ -84,7 +84,7 @@ def _source(run: str, watcher: ConsoleWatcher) -> Source:
     from kvsim.results.read_run import read_run
     from kvsim.results.summary_file import read_summary
     from kvsim.scenario.loader import load_scenario
-    from kvsim.scenario.run import run_scenario
+    from kvsim.scenario.run import as_used, run_scenario
 
     path = Path(run)
     if path.is_dir():
@@ -93,7 +93,8 @@ def _source(run: str, watcher: ConsoleWatcher) -> Source:
     if path.suffix == ".json":
         return Source(run, read_summary(path), None)
     scenario = load_scenario(run)
-    return Source(run, run_scenario(scenario, watcher=watcher).summary, scenario)
+    result = run_scenario(scenario, watcher=watcher)
+    return Source(run, result.summary, as_used(scenario, result))
 
 
 def _print(

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from kvsim.errors import InputError
 from kvsim.report.metrics import Better, better
 from kvsim.report.setting_differences import Setting, setting_differences
-from kvsim.report.spread import Spread, is_paired, per_seed_figures, seed_digests
+from kvsim.report.spread import Spread, common_seeds, per_seed_figures, seed_digests
 from kvsim.report.text import plain
 from kvsim.results.intervals import Interval
 from kvsim.results.merge import leaves
@@ -95,7 +95,9 @@ class Pair:
     settings_known: bool
     """False where a run gave its summary only: then `settings` are of its `setup`."""
     method: Literal["paired", "welch"] | None
-    """How intervals came about: replicas paired by seed, or unrelated ones."""
+    """How intervals came about: replicas paired by seed, or taken as unrelated."""
+    common_seeds: tuple[int, ...] | None
+    """The seeds that figures with an interval are about; None where that is all of both sides."""
     figures: tuple[Figure, ...]
 
     @property
@@ -191,16 +193,17 @@ def _matched(groups: Sequence[list[Side]]) -> tuple[list[tuple[Side, Side]], lis
 def _pair(base: Side, candidate: Side) -> Pair:
     mismatches = tuple(_mismatches(base, candidate))
     known = base.settings is not None and candidate.settings is not None
-    paired = is_paired(base.workload, candidate.workload)
+    common = common_seeds(base.workload, candidate.workload)
     seeds = [per_seed_figures(side.entry) for side in (base, candidate)]
-    spread = Spread(*seeds, paired=paired)
+    spread = Spread(*seeds, common=common)
     return Pair(
         base=base,
         candidate=candidate,
         mismatches=mismatches,
         settings=_settings(base, candidate),
         settings_known=known,
-        method=None if not all(seeds) else "paired" if paired else "welch",
+        method=None if not all(seeds) else "paired" if spread.paired else "welch",
+        common_seeds=common if spread.narrowed else None,
         figures=tuple(_figures(base.entry, candidate.entry, spread)),
     )
 
@@ -252,7 +255,7 @@ def _figures(
     ours, theirs = dict(leaves(base)), dict(leaves(candidate))
     for path in dict.fromkeys([*ours, *theirs]):
         absent = 0 if "_by_reason." in path else None
-        left, right = ours.get(path, absent), theirs.get(path, absent)
+        left, right = spread.figures(path, ours.get(path, absent), theirs.get(path, absent))
         difference = relative = interval = None
         if left is not None and right is not None:
             difference = right - left

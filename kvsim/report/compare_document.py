@@ -71,9 +71,7 @@ def number(value: float | None) -> str:
     """Whole numbers with all digits, others with six; a dash for what is undefined."""
     if value is None:
         return _NONE
-    if isinstance(value, int) or abs(value) >= 1e6:
-        return f"{value:.0f}"
-    return f"{value:.6g}"
+    return f"{value:.0f}" if _is_whole(value, 6) else f"{value:.6g}"
 
 
 def change_text(figure: Figure) -> str:
@@ -92,13 +90,16 @@ def relative_text(figure: Figure) -> str:
     if figure.relative is None:
         return "+0 %" if figure.difference == 0 else _NONE
     percent = 100 * figure.relative
-    return f"{percent:+,.0f} %" if abs(percent) >= 1000 else f"{percent:+.3g} %"
+    return f"{percent:+,.0f} %" if _is_whole(percent, 3) else f"{percent:+.3g} %"
 
 
 def _signed(value: float, digits: int = 6) -> str:
-    if isinstance(value, int) or abs(value) >= 1e6:
-        return f"{value:+.0f}"
-    return f"{value:+.{digits}g}"
+    return f"{value:+.0f}" if _is_whole(value, digits) else f"{value:+.{digits}g}"
+
+
+def _is_whole(value: float, digits: int) -> bool:
+    """Whether a figure is shown without decimals; `g` would round it to a power of ten."""
+    return isinstance(value, int) or abs(value) >= 10**digits - 0.5
 
 
 def _legend(comparison: Comparison) -> Iterator[str]:
@@ -116,7 +117,21 @@ def _legend(comparison: Comparison) -> Iterator[str]:
     if "paired" in methods:
         yield "Intervals hold with 95 %: Student's t on differences paired by seed."
     if "welch" in methods:
-        yield "Intervals hold with 95 %: Welch's t on unrelated seeds."
+        yield (
+            "Intervals hold with 95 %: Welch's t, which takes the replicas of both runs as"
+            " unrelated; fewer than two seeds are common to both."
+        )
+    for seeds in dict.fromkeys(pair.common_seeds for pair in comparison.pairs):
+        if seeds:
+            yield (
+                f"Paired are the seeds common to both runs: {_seeds(seeds)}. Differences, and the"
+                " figures next to them, are means over these alone; maxima and counts of requests"
+                " are those of all seeds."
+            )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return plain(", ".join(map(str, seeds)), 200)
 
 
 def _source_line(source: Source) -> str:
@@ -146,7 +161,7 @@ def _memory_table(sides: Sequence[Side]) -> Table:
         return number(figure(side.entry, metric.path)) + spread
 
     return Table(
-        "KV memory, shares of capacity averaged over time",
+        "KV memory, shares of capacity averaged over time (memory.paper: over steps)",
         ("figure", *(_title(side) for side in sides), "unit"),
         tuple(
             (metric.path, *(cell(side, metric) for side in sides), metric.unit)

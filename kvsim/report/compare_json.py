@@ -49,6 +49,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "settings_known": pair.settings_known,
         "settings": [setting._asdict() for setting in pair.settings],
         "method": pair.method,
+        "common_seeds": None if pair.common_seeds is None else list(pair.common_seeds),
         "figures": [_figure(figure) for figure in pair.figures],
     }
 

@@ -21,6 +21,7 @@ from kvsim.report.html_tables import (
     bound_tables,
     fragmentation_tables,
     serving_tables,
+    whole_run_tables,
 )
 from kvsim.report.text import plain
 
@@ -89,7 +90,7 @@ def _head(data: ReportData) -> dict[str, Any]:
         "warnings": _warnings(data, workload),
         "scenario_text": text,
         "command": shlex.join(["kvsim", "run", str(data.run.path / "scenario.yaml")]),
-        "needs_traces": scenario is not None and getattr(scenario.workload, "trace", None),
+        "needs_traces": scenario is not None and scenario.workload.named_trace is not None,
         "window": scenario is not None
         and (scenario.measure.from_s > 0 or scenario.measure.to_s is not None),
     }
@@ -141,6 +142,7 @@ def _tables(data: ReportData) -> dict[str, Any]:
         "not_bandwidth": CAPACITY_NOT_BANDWIDTH,
         "fragmentation": fragmentation_tables(variants),
         "serving": serving_tables(variants),
+        "whole_run": whole_run_tables(variants),
         "clocks": [f"Step times: {note}." for note in clocks if note][:20],
         "definitions": all_definitions(),
     }

@@ -9,6 +9,14 @@ from typing import Any, NamedTuple
 from kvsim.report.bounds import BUDGET, MEMORY, SEQUENCES
 from kvsim.report.definitions import DEFINITIONS
 from kvsim.report.html_data import VariantData
+from kvsim.report.html_rows import (
+    BY_ITERATION_ROWS,
+    BY_ITERATION_TITLE,
+    MORE_MEMORY_ROWS,
+    PAPER_ROWS,
+    PAPER_TITLE,
+    WHOLE_RUN_ROWS,
+)
 from kvsim.report.text import TABLE_ROWS, Row, figure, shown
 
 COLUMNS = 6
@@ -76,8 +84,9 @@ def all_definitions() -> list[tuple[str, str, str]]:
 
 
 def fragmentation_tables(variants: Sequence[VariantData]) -> list[Chunk]:
-    """Memory terms (% of capacity), batch and what fragmentation did."""
+    """Memory terms (% of capacity), batch, what fragmentation did, and other ways to average."""
     rows = [row for row in TABLE_ROWS if row.path.startswith(_MEMORY_PATHS)]
+    rows += MORE_MEMORY_ROWS
     return [_fragmentation(list(chunk), rows) for chunk in _chunks(variants)]
 
 
@@ -90,7 +99,21 @@ def _fragmentation(variants: list[VariantData], rows: Sequence[Row]) -> Chunk:
             lines.append(
                 _defined("80 % interval (slots)", cells, "setup.num_blocks_80_percent", True)
             )
-    return Chunk([one.label for one in variants], [("", lines)])
+    groups = [("", lines)]
+    for title, others in ((BY_ITERATION_TITLE, BY_ITERATION_ROWS), (PAPER_TITLE, PAPER_ROWS)):
+        groups.append((title, [_line(row, variants) for row in others]))
+    return Chunk([one.label for one in variants], groups)
+
+
+def whole_run_tables(variants: Sequence[VariantData]) -> list[Chunk]:
+    """Counts of requests, tokens and steps."""
+    return [
+        Chunk(
+            [one.label for one in chunk],
+            [(title, [_line(row, chunk) for row in rows]) for title, rows in WHOLE_RUN_ROWS],
+        )
+        for chunk in _chunks(variants)
+    ]
 
 
 def serving_tables(variants: Sequence[VariantData]) -> list[Chunk]:
@@ -138,6 +161,11 @@ def _serving_rows(variants: list[VariantData]) -> Iterator[tuple[str, list[Row]]
     ):
         words = (("Mean", "mean"), ("Median", "p50"), ("P90", "p90"), ("P99", "p99"))
         yield title, [Row(f"{word} {label} (ms)", f"{name}.{key}", 1000, 2) for word, key in words]
+    name = "normalized_latency_s_per_token"
+    yield (
+        "Normalized Latency",
+        [Row(f"{word} normalized (ms/token)", f"{name}.{key}", 1000, 2) for word, key in words],
+    )
 
 
 def bound_tables(variants: Sequence[VariantData]) -> list[Chunk]:
@@ -192,11 +220,19 @@ def _line(row: Row, variants: Sequence[VariantData]) -> Line:
     key = row.path if row.path in DEFINITIONS else row.path.rpartition(".")[0]
     return Line(
         row.label.strip(),
-        [shown(one.entry, row.path, row.scale, row.digits) for one in variants],
+        [_cell(one.entry, row) for one in variants],
         anchor(key),
         DEFINITIONS.get(key, ""),
         row.label.startswith(" "),
     )
+
+
+def _cell(entry: Mapping[str, Any], row: Row) -> str:
+    """A reason that no request met is not in the summary: its count is 0."""
+    parent, _, _ = row.path.rpartition(".")
+    if parent == "requests.rejected_by_reason" and figure(entry, "requests.rejected") is not None:
+        return shown(entry, row.path) if figure(entry, row.path) is not None else "0"
+    return shown(entry, row.path, row.scale, row.digits)
 
 
 def _defined(label: str, cells: list[str], key: str, part: bool = False) -> Line:

@@ -39,6 +39,7 @@ MEMORY_METRICS = (
     _memory("detail.internal.over_reservation", "lower"),
     _memory("detail.internal.roundup", "lower"),
     _memory("external", "lower"),
+    Metric("memory.free_fragmentation", "share of free", None),
     _memory("usable_free", None),
     _memory("detail.usable_free.cached", None),
     Metric("memory.kv_utilization", "share", None),
@@ -46,6 +47,10 @@ MEMORY_METRICS = (
     Metric("memory.empty_tail_slots_per_sequence", "slots", "lower"),
     Metric("memory.largest_free_extent_tokens.mean", "tokens", None),
     Metric("memory.largest_free_extent_tokens.min", "tokens", None),
+    Metric("memory.paper.tokens", "share", None),
+    Metric("memory.paper.reservation", "share", "lower"),
+    Metric("memory.paper.internal", "share", "lower"),
+    Metric("memory.paper.external_and_others", "share", None),
 )
 """Live memory, free memory and batch follow the load: more of them is no merit by itself."""
 

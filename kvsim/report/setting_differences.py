@@ -19,6 +19,8 @@ _FILES = frozenset(
         "workload.lengths.sha256",
     }
 )
+_STAND_INS = frozenset({"workload.fallback", "workload.instead_of"})
+"""What stands, or stood, in for a trace."""
 
 
 class Setting(NamedTuple):
@@ -36,7 +38,7 @@ def setting_differences(
 
     Where a section is of another kind, its `kind` is named, and of the settings that only one of
     the kinds has those that are not at their default. With `same_requests` the place of a file says
-    nothing: its content was the same.
+    nothing, its content was the same, and neither does what stands in for a trace.
     """
     found: list[tuple[str, Any, Any]] = []
     for name in Scenario.model_fields:
@@ -45,8 +47,14 @@ def setting_differences(
     return tuple(
         Setting(path, _plain(left), _plain(right))
         for path, left, right in found
-        if not (path in _FILES and (same_requests or None in (left, right)))
+        if not _says_nothing(path, left, right, same_requests=same_requests)
     )
+
+
+def _says_nothing(path: str, base: Any, candidate: Any, *, same_requests: bool) -> bool:
+    if same_requests and any(path == top or path.startswith(f"{top}.") for top in _STAND_INS):
+        return True
+    return path in _FILES and (same_requests or None in (base, candidate))
 
 
 def _differences(base: Any, candidate: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -50,6 +50,7 @@ TABLE_ROWS: tuple[Row, ...] = (
     _share("  over_reservation", "detail.internal.over_reservation"),
     _share("  roundup", "detail.internal.roundup"),
     _share("external", "external"),
+    Row("free fragmentation (% of free)", "memory.free_fragmentation", 100, 2),
     _share("usable free", "usable_free"),
     _share("  cached", "detail.usable_free.cached"),
     Row("empty tail (slots/request)", "memory.empty_tail_slots_per_sequence", 1, 2),

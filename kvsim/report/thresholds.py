@@ -13,6 +13,7 @@ from typing import Literal
 
 from kvsim.errors import InputError
 from kvsim.report.compare import Comparison, Figure, Pair
+from kvsim.report.text import plain
 
 GRAMMAR = (
     "Write [VARIANT:]METRIC OP THRESHOLD. METRIC is a path in summary.json, OP one of > >= < <=."
@@ -83,8 +84,10 @@ def check_rules(rules: Sequence[Rule], comparison: Comparison) -> tuple[Check, .
     Figures are taken as the decimals that `summary.json` shows, so 1.1 is 10 % above 1, not a bit
     more. No change from 0 is 0 %, any other change from 0 is more (or less) than every percentage.
     Raises `InputError` for a variant that is not compared, and for a metric that does not exist or
-    is undefined on either side: nobody would notice a condition that can never hold.
+    is undefined on either side: nobody would notice a condition that can never hold. For the same
+    reason, with variants that only one run has, every rule must name a variant.
     """
+    _refuse_unmatched(rules, comparison)
     checks = []
     for rule in rules:
         pairs = [p for p in comparison.pairs if rule.variant in (None, p.candidate.variant)]
@@ -99,6 +102,21 @@ def check_rules(rules: Sequence[Rule], comparison: Comparison) -> tuple[Check, .
             figure = _figure(rule, pair)
             checks.append(Check(rule, pair, figure, _holds(rule, figure)))
     return tuple(checks)
+
+
+def _refuse_unmatched(rules: Sequence[Rule], comparison: Comparison) -> None:
+    """A variant that was renamed or left out must not slip through a rule for all variants."""
+    unscoped = next((rule for rule in rules if rule.variant is None), None)
+    if unscoped is None or not comparison.unmatched:
+        return
+    compared = list(dict.fromkeys(pair.candidate.variant for pair in comparison.pairs))
+    names = ", ".join(plain(side.title) for side in comparison.unmatched)
+    raise InputError(
+        f"a condition for all variants cannot be checked where only one run has them: {names}",
+        where=f"--fail-if {unscoped.text!r}",
+        fix=f"Compare runs with the same variants, or name the variant in every condition, such as"
+        f" '{plain(compared[0])}:{unscoped.text}'. Compared are: {plain(', '.join(compared), 400)}",
+    )
 
 
 def _figure(rule: Rule, pair: Pair) -> Figure:

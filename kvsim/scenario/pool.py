@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
 from typing import NamedTuple, TypeVar
 
 from kvsim.errors import InputError
@@ -41,13 +43,13 @@ def run_jobs(
     `function` is a module's own, and jobs and results can be pickled. An `InputError` in a worker
     is raised here once the jobs that had begun have ended: of several, that of the first job, so
     the number of workers changes nothing. Any other way out, Ctrl-C among them, ends the workers
-    at once.
+    at once. Workers also end when this process does, however it does.
     """
     if workers <= 1:
         yield from map(function, jobs)
         return
     strangers = set(active_children())
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker)
     try:
         futures = {pool.submit(_guarded, function, job): index for index, job in enumerate(jobs)}
         yield from _results(futures)
@@ -93,6 +95,15 @@ def _guarded(function: Callable[[Job], Result], job: Job) -> Result | _Refused:
         return _Refused(error.problem, error.where, error.fix)
 
 
-def _ignore_interrupts() -> None:
+def _start_worker() -> None:
     """Ctrl-C reaches every process of a terminal; the parent alone answers it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed can end nobody, and its jobs would run on for no one."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -168,16 +168,10 @@ def _entry(
 def workload_entry(traffic: Traffic) -> dict[str, Any]:
     """`workload` of the summary of one seed."""
     workload = traffic.workload
-    counts = workload.counts
     return {
         "source": workload.source,
         "digest": workload.digest,
-        "rows": {
-            "read": counts.read,
-            "kept": counts.kept,
-            "dropped": dict(counts.dropped),
-            "reordered": counts.reordered,
-        },
+        "rows": workload.counts.as_dict(),
         "max_concurrency": traffic.max_concurrency,
         "notes": traffic.notes,
     }

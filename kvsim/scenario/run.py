@@ -63,7 +63,7 @@ def run_scenario(
     with RunFolder(out) as folder:
         result = _run(job, folder, watcher, workers)
         folder.commit(
-            scenario_text=resolved(_as_used(scenario, result)),
+            scenario_text=resolved(as_used(scenario, result)),
             summary=result.summary,
             versions=_versions(),
             seeds=scenario.seeds,
@@ -113,7 +113,7 @@ def _run_seeds(job: Job, folder: RunFolder | None, watcher: Watcher, workers: in
     return [runs[seed] for seed in seeds]
 
 
-def _as_used(scenario: Scenario, result: RunResult) -> Scenario:
+def as_used(scenario: Scenario, result: RunResult) -> Scenario:
     """The scenario with the traffic that was used, and the digest of the file it names.
 
     It runs from any folder, and gives the same results where the trace is there and where not.

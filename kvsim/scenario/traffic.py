@@ -15,7 +15,7 @@ from kvsim.scenario.fields import (
     by_key,
     key_tag,
 )
-from kvsim.scenario.lengths import ArrivalSettings, LengthSettings
+from kvsim.scenario.lengths import ArrivalSettings, LengthSettings, PairTraceSettings
 from kvsim.scenario.names import FormatName, LengthPresetName, PresetName, TraceName
 
 NumRequests = Annotated[int, Field(ge=1, le=100_000_000, json_schema_extra={"unit": "request"})]
@@ -61,6 +61,11 @@ class TraceWorkload(Section):
     on_bad_row: BadRows = "error"
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
 
+    @property
+    def named_trace(self) -> str | None:
+        """The published trace that it reads from the folder $KVSIM_TRACES."""
+        return self.trace
+
 
 class FileWorkload(Section):
     """A trace file of the user's own."""
@@ -76,6 +81,11 @@ class FileWorkload(Section):
     on_bad_row: BadRows = "error"
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
 
+    @property
+    def named_trace(self) -> str | None:
+        """None: it reads no published trace."""
+        return None
+
 
 class PresetWorkload(Section):
     """A generator derived from a published trace; needs no file."""
@@ -88,6 +98,11 @@ class PresetWorkload(Section):
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
     instead_of: TraceName | None = Field(default=None, description=_INSTEAD_OF)
 
+    @property
+    def named_trace(self) -> str | None:
+        """None: it reads no published trace."""
+        return None
+
 
 class LawWorkload(Section):
     """Arrivals and lengths from laws, or lengths from a file."""
@@ -97,6 +112,11 @@ class LawWorkload(Section):
     num_requests: NumRequests = Field(description="requests to generate")
     rate_scale: RateScale = 1.0
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
+
+    @property
+    def named_trace(self) -> str | None:
+        """The published trace that it reads from the folder $KVSIM_TRACES."""
+        return self.lengths.trace if isinstance(self.lengths, PairTraceSettings) else None
 
 
 class Sosp23Recipe(Section):
@@ -137,6 +157,11 @@ class Sosp23Workload(Section):
     )
     max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
     instead_of: TraceName | None = Field(default=None, description=_INSTEAD_OF)
+
+    @property
+    def named_trace(self) -> str | None:
+        """The published trace that it reads from the folder $KVSIM_TRACES."""
+        return self.sosp23.trace
 
 
 WORKLOAD_SOURCES: dict[str, type[Section]] = {

@@ -35,6 +35,15 @@ class RowCounts:
         if lost:
             raise AssertionError(f"{lost} rows unaccounted for: {self}")
 
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data, by the names of the fields."""
+        return {
+            "read": self.read,
+            "kept": self.kept,
+            "dropped": dict(self.dropped),
+            "reordered": self.reordered,
+        }
+
 
 class Workload(Protocol):
     """Requests in arrival order, made lazily; every iteration gives the same rows."""

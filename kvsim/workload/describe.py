@@ -31,16 +31,10 @@ def describe(workload: Workload) -> dict[str, Any]:
     span = float(arrivals[-1] - arrivals[0]) / NS_PER_S if len(table) else 0.0
     mean_gap = span / len(gaps) if len(gaps) else 0.0
     spread = float(prompts.std()) * float(outputs.std()) if len(table) else 0.0
-    counts = workload.counts
     return {
         "source": workload.source,
         "digest": workload.digest,
-        "rows": {
-            "read": counts.read,
-            "kept": counts.kept,
-            "dropped": dict(counts.dropped),
-            "reordered": counts.reordered,
-        },
+        "rows": workload.counts.as_dict(),
         "max_concurrency": workload.max_concurrency,
         "requests": len(table),
         "span_s": span,

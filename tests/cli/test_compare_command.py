@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
-from tests.scenario.small import write_small
+from tests.scenario.small import SCENARIO, write_small
 
+TRACES = {
+    "azure-conv-2023": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:15:46.6805900,40,4\n2023-11-16 18:15:50.9951690,30,9\n",
+    "sharegpt-opt-lengths": "prompt_tokens,output_tokens\n" + "9,5\n" * 40,
+}
+NAMED_TRACES = [
+    "{trace: azure-conv-2023, fallback: {preset: azure-conv-2023, num_requests: 9}}",
+    "{sosp23: {trace: sharegpt-opt-lengths, rate_rps: 2, duration_s: 3},"
+    " fallback: {preset: sharegpt}}",
+]
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,4,3\n0,6,5\n0,3,6\n"
 
 
@@ -148,3 +159,42 @@ def test_a_run_folder_that_was_tampered_with_is_refused(
     outcome = kvsim("compare", *runs)
     assert (outcome.status, outcome.out) == (2, "")
     assert "`workload` must be an object with the texts" in outcome.err
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("workload", NAMED_TRACES)
+def test_a_run_and_the_file_it_came_from_differ_in_no_setting(
+    kvsim: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, there: bool
+) -> None:
+    """Whether the trace was there, or its fallback was used."""
+    monkeypatch.delenv("KVSIM_TRACES", raising=False)
+    if there:
+        for name, content in TRACES.items():
+            (tmp_path / f"{name}.csv").write_text(content)
+        # The published files are too large to hold here, and their digests are checked.
+        module = importlib.import_module("kvsim.scenario.build_workload")
+        monkeypatch.setattr(module, "find_trace", lambda name: tmp_path / f"{name}.csv")
+    text = SCENARIO.replace("{path: trace.csv}", workload).replace(
+        "max_model_len: 16", "max_model_len: 8192"
+    )
+    path, folder = str(write_small(tmp_path, text)), str(tmp_path / "run")
+    assert ("was used instead" in kvsim("run", path, "--out", folder).err) is not there
+    for runs in ((folder, path), (path, folder)):
+        found = json.loads(kvsim("compare", *runs, "--json").out)
+        assert [pair["settings"] for pair in found["pairs"]] == [[], []]
+        assert {one["verdict"] for pair in found["pairs"] for one in pair["figures"]} == {"same"}
+
+
+def test_a_variant_that_only_one_run_has_does_not_slip_through_a_condition(
+    kvsim: Command, tmp_path: Path, runs: tuple[str, str]
+) -> None:
+    renamed = tmp_path / "renamed.yaml"
+    text = (tmp_path / "small.yaml").read_text().replace("contiguous-max:", "contiguous:")
+    renamed.write_text(text)
+    outcome = kvsim("compare", runs[0], str(renamed), "--fail-if", "steps > +0")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "only one run has them: A: contiguous-max, B: contiguous" in outcome.err
+    assert "'paged:steps > +0'" in outcome.err
+    scoped = kvsim("compare", runs[0], str(renamed), "--fail-if", "paged:steps > +0")
+    assert scoped.status == 0
+    assert "Not compared, because only one run has them" in scoped.out

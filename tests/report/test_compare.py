@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvsim.errors import InputError
 from kvsim.report.compare import Comparison, Figure, Source, compare
 from kvsim.report.metrics import METRICS, better
+from kvsim.report.setting_differences import setting_differences
 from kvsim.results.intervals import t_quantile
 from kvsim.results.merge import leaves
 from kvsim.scenario import load_scenario, run_scenario
@@ -137,6 +138,41 @@ def test_the_place_of_a_file_with_the_same_content_is_no_difference(tmp_path: Pa
     assert [pair.settings for pair in compare(runs).pairs] == [(), ()]
 
 
+FALLBACK = "fallback: {preset: azure-conv-2023, num_requests: 9}"
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "named"),
+    [
+        (
+            "{preset: azure-conv-2023}",
+            "{preset: azure-conv-2023, instead_of: azure-conv-2023}",
+            "workload.instead_of",
+        ),
+        (
+            "{trace: azure-conv-2023}",
+            f"{{trace: azure-conv-2023, {FALLBACK}}}",
+            "workload.fallback",
+        ),
+        (
+            f"{{trace: azure-conv-2023, {FALLBACK}}}",
+            f"{{trace: azure-conv-2023, {FALLBACK.replace(': 9', ': 8')}}}",
+            "workload.fallback.num_requests",
+        ),
+    ],
+)
+def test_what_stands_in_for_a_trace_is_a_difference_only_under_other_requests(
+    tmp_path: Path, base: str, candidate: str, named: str
+) -> None:
+    ours, theirs = (
+        load_scenario(str(write_small(tmp_path, SCENARIO.replace("{path: trace.csv}", workload))))
+        for workload in (base, candidate)
+    )
+    assert setting_differences(ours, theirs, same_requests=True) == ()
+    found = setting_differences(ours, theirs, same_requests=False)
+    assert [setting.path for setting in found] == [named]
+
+
 def test_the_variants_of_one_run_differ_in_their_own_settings(tmp_path: Path) -> None:
     """Another kind of memory is named with what it changes from that kind's defaults."""
     scenario = load_scenario(str(write_small(tmp_path)))
@@ -251,6 +287,41 @@ def test_other_seeds_of_the_same_law_are_compared_by_welch() -> None:
     assert pair.method == "welch"
     half = t_quantile(2) * 2**0.5
     assert figure.interval == pytest.approx((4 - half, 4 + half))
+
+
+def test_runs_that_share_two_seeds_are_paired_on_these_alone() -> None:
+    """Seeds 1 and 2: means 3 and 5.5, differences 3 and 2, so 2.5 +- t(1) / 2."""
+    base, candidate = seeded({0: 100, 1: 2, 2: 4}), seeded({2: 6, 1: 5, 3: 9, 4: 9})
+    (pair,) = two(base, candidate).pairs
+    (figure,) = pair.figures
+    assert (pair.method, pair.common_seeds) == ("paired", (1, 2))
+    assert (figure.base, figure.candidate, figure.difference) == (3, 5.5, 2.5)
+    half = t_quantile(1) / 2
+    assert figure.interval == pytest.approx((2.5 - half, 2.5 + half))
+    assert figure.verdict == "within noise"
+    (same,) = two(base, seeded({1: 2, 2: 4})).pairs
+    assert (same.common_seeds, same.differences) == ((1, 2), ())
+
+
+def test_runs_that_share_one_seed_or_all_of_them_are_compared_on_all_seeds() -> None:
+    (pair,) = two(seeded({0: 0, 1: 2}), seeded({1: 4, 2: 6})).pairs
+    assert (pair.method, pair.common_seeds, pair.figures[0].difference) == ("welch", None, 4)
+    (pair,) = two(seeded({0: 0, 1: 2}), seeded({1: 4, 0: 6})).pairs
+    assert (pair.method, pair.common_seeds, pair.figures[0].difference) == ("paired", None, 4)
+
+
+def test_a_maximum_of_runs_that_share_two_seeds_stays_that_of_all() -> None:
+    runs = []
+    for values in ({0: 9.0, 1: 1.0, 2: 3.0}, {1: 2.0, 2: 4.0, 3: 8.0}):
+        content = seeded(dict.fromkeys(values, 0.0))
+        merged = content["variants"]["paged"]
+        merged["ttft_s"] = {"p99": 7.0, "max": max(values.values())}
+        for one, value in zip(merged["per_seed"], values.values(), strict=True):
+            one["ttft_s"] = {"p99": value, "max": value}
+        runs.append(content)
+    found = figures(two(*runs))
+    assert (found["ttft_s.p99"].base, found["ttft_s.p99"].candidate) == (2.0, 3.0)
+    assert (found["ttft_s.max"].base, found["ttft_s.max"].candidate) == (9.0, 8.0)
 
 
 def test_another_law_or_the_same_seed_with_other_requests_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from kvsim.report.compare import Comparison, compare
-from kvsim.report.compare_document import comparison_document, number
+from kvsim.report.compare_document import change_text, comparison_document, number
 from kvsim.report.compare_html import comparison_html
 from kvsim.report.compare_json import comparison_json
 from kvsim.report.compare_text import comparison_markdown, literal, print_comparison
@@ -74,12 +74,37 @@ def test_a_row_shows_both_figures_the_signed_difference_and_the_verdict() -> Non
         (12345678, "12345678"),
         (0.12345651, "0.123457"),
         (1234567.8, "1234568"),
+        (999999.7, "1000000"),
+        (999999.4, "999999"),
+        (99999.7, "99999.7"),
         (3.0, "3"),
         (1e-7, "1e-07"),
     ],
 )
 def test_figures_are_the_summarys_to_the_printed_digit(value: float | None, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_differences_are_never_rounded_to_a_power_of_ten() -> None:
+    other = entry(preemptions=4 + 999999.7, throughput={"requests_per_s": 8 * 1000.9997})
+    page = comparison_markdown(comparison_document(two(summary(), summary(paged=other))))
+    assert cells(page, "preemptions")[2] == "+1000000"
+    assert cells(page, "throughput.requests_per_s")[3] == "+100,000 %"
+    near = entry(preemptions=4 * 10.9996)
+    page = comparison_markdown(comparison_document(two(summary(), summary(paged=near))))
+    assert cells(page, "preemptions")[3] == "+1,000 %"
+    wide = two(seeded({0: 0, 1: 0}), seeded({0: 0, 1: 20_000}))
+    (figure,) = wide.pairs[0].figures
+    assert "e+" not in change_text(figure)
+
+
+def test_seeds_that_only_some_runs_share_are_named() -> None:
+    page = text(two(seeded({0: 1, 1: 2, 2: 4}), seeded({1: 5, 2: 6, 3: 9})))
+    assert "Paired are the seeds common to both runs: 1, 2." in page
+    assert "Student's t on differences paired by seed" in page
+    page = text(two(seeded({0: 1, 1: 2}), seeded({1: 5, 2: 6})))
+    assert "fewer than two seeds are common to both" in page
+    assert "Paired" not in page
 
 
 def test_intervals_are_shown_with_the_figures_and_the_differences() -> None:

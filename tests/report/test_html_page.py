@@ -13,7 +13,14 @@ from kvsim.report.definitions import DEFINITIONS
 from kvsim.report.html import MAX_BYTES, write_report
 from kvsim.report.html_embed import content_security_policy, embed_json, script_hash
 from kvsim.results import RequestsRecorder
-from tests.report.reports import edit_json, hostile_run, large_run, small_run, summary_of
+from tests.report.reports import (
+    SCENARIO,
+    edit_json,
+    hostile_run,
+    large_run,
+    small_run,
+    summary_of,
+)
 
 RTL = "\u202eevil\u202c שלום مرحبا"
 HOSTILE = [
@@ -54,7 +61,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1][0] == "script":
             self.scripts[-1] += data
-        elif self.rows and self.rows[-1]:
+        elif self.rows and self.rows[-1] and any(tag in ("td", "th") for tag, _ in self._open):
             self.rows[-1][-1] += data
         for _, name in self._open:
             if name:
@@ -94,7 +101,23 @@ def page(text: str) -> Page:
         ("over_reservation (%)", "", "memory.by_time.detail.internal.over_reservation", 100, 2),
         ("roundup (%)", "", "memory.by_time.detail.internal.roundup", 100, 2),
         ("external (%)", "", "memory.by_time.external", 100, 2),
+        ("free fragmentation (% of free)", "", "memory.free_fragmentation", 100, 2),
         ("usable free (%)", "", "memory.by_time.usable_free", 100, 2),
+        ("peak allocated (%)", "", "memory.peak_allocated", 100, 2),
+        ("usable free, by step (%)", "", "memory.by_iteration.usable_free", 100, 2),
+        ("tokens, paper's rule (%)", "", "memory.paper.tokens", 100, 2),
+        ("reservation, paper's rule (%)", "", "memory.paper.reservation", 100, 2),
+        ("internal, paper's rule (%)", "", "memory.paper.internal", 100, 2),
+        (
+            "external and others, paper's rule (%)",
+            "",
+            "memory.paper.external_and_others",
+            100,
+            2,
+        ),
+        ("Scheduled tokens", "", "tokens.scheduled", 1, 0),
+        ("at the token budget", "", "queued_steps_at_token_budget", 1, 0),
+        ("P90 normalized (ms/token)", "", "normalized_latency_s_per_token.p90", 1000, 2),
         ("empty tail (slots/request)", "", "memory.empty_tail_slots_per_sequence", 1, 2),
         ("batch, mean (requests)", "live (%)", "batch.mean", 1, 2),
         ("Successful requests", "", "measured.finished", 1, 0),
@@ -127,6 +150,7 @@ def test_every_figure_of_a_table_links_to_its_definition(page: Page) -> None:
         assert link["title"]
     assert {"def-ttft-s", "def-memory-by-time-live"} <= anchors
     assert len(anchors) > len(DEFINITIONS)
+    assert {(link["href"] or "")[1:] for link in links} == anchors  # none without its value
 
 
 def test_the_sentence_has_the_numbers_of_the_summary(page: Page, run_dir: Path) -> None:
@@ -297,6 +321,37 @@ def test_the_scenario_and_a_quoted_command_to_run_it_again_are_shown(tmp_path: P
     path = str(run_dir / "scenario.yaml")
     assert shlex.split(page.texts["command"]) == ["kvsim", "run", path]
     assert page.texts["scenario"] == Path(path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("workload", "named"),
+    [
+        ("{trace: azure-conv-2023}", True),
+        ("{sosp23: {trace: sharegpt-opt-lengths, rate_rps: 2}}", True),
+        ("{sosp23: {preset: sharegpt, rate_rps: 2}}", False),
+        ("{lengths: {trace: sharegpt-opt-lengths}, LAW}", True),
+        ("{lengths: {preset: sharegpt}, LAW}", False),
+        ("{lengths: {path: trace.csv}, LAW}", False),
+        ("{preset: azure-conv-2023}", False),
+        ("{path: trace.csv}", False),
+    ],
+)
+def test_whoever_runs_it_again_is_told_of_a_named_trace(
+    tmp_path: Path, workload: str, named: bool
+) -> None:
+    run_dir = small_run(tmp_path)
+    resolved = run_dir / "scenario.yaml"
+    law = "arrivals: {kind: poisson, rate_rps: 2}, num_requests: 5"
+    (run_dir / "trace.csv").write_text("prompt_tokens,output_tokens\n1,1\n")
+    text = SCENARIO.replace("{path: trace.csv}", workload.replace("LAW", law))
+    assert text.count(workload.split()[0]) == 1
+    resolved.write_text(text)
+    page = write_report(run_dir).path.read_text("utf-8")
+    assert ("It reads a named trace from the folder" in page) is named
+
+
+def test_a_reason_that_rejected_no_request_counts_0(page: Page) -> None:
+    assert page.row("never_fits") == ["0", "0", "0"]
 
 
 def test_the_same_run_gives_the_same_page(run_dir: Path, tmp_path: Path) -> None:

@@ -136,6 +136,11 @@ def test_a_summary_with_missing_or_odd_figures_shows_dashes(broken: dict[str, An
     assert "no time was measured" in text
 
 
+def test_free_fragmentation_is_next_to_external_fragmentation() -> None:
+    labels = [row.label for row in TABLE_ROWS]
+    assert labels[labels.index("external (%)") + 1] == "free fragmentation (% of free)"
+
+
 def test_a_table_without_variants_is_not_an_error() -> None:
     assert fragmentation_table({}).row_count == len(TABLE_ROWS)
 

@@ -125,3 +125,17 @@ def test_a_prefix_restricts_a_condition_to_a_variant() -> None:
     assert (only.pair.candidate.variant, only.figure.candidate, only.breached) == ("two", 8, False)
     with pytest.raises(InputError, match=r"no variant 'three'.*one, two"):
         check_rules([parse_rule("three:preemptions > 8")], comparison)
+
+
+def test_a_condition_for_all_variants_is_refused_where_one_run_lacks_a_variant() -> None:
+    """Renamed, left out or new; with the variant named in every condition it is checked."""
+    one, both = summary(one=entry()), summary(one=entry(), two=entry())
+    for runs, side in (((both, one), "A: two"), ((one, both), "B: two")):
+        comparison = compare([source(name, run) for name, run in zip("ab", runs, strict=True)])
+        for texts in (["steps > 1"], ["one:preemptions > 9", "preemptions > 9"]):
+            with pytest.raises(InputError, match=f"only one run has them: {side}") as caught:
+                check_rules([parse_rule(text) for text in texts], comparison)
+            assert f"'one:{texts[-1]}'" in str(caught.value.fix)
+        (check,) = check_rules([parse_rule("one:preemptions > 9")], comparison)
+        assert not check.breached
+        assert check_rules([], comparison) == ()

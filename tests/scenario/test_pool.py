@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from multiprocessing import active_children
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -33,6 +37,11 @@ def linger(job: int) -> int:
     if job:
         time.sleep(60)
     return job
+
+
+def note_and_linger(folder: str) -> None:
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(60)
 
 
 def fail(job: int) -> NoReturn:
@@ -77,3 +86,40 @@ def test_a_defect_in_a_worker_is_no_input_error() -> None:
 
 def test_there_is_a_cpu_to_run_on() -> None:
     assert 1 <= cpu_count() <= (os.cpu_count() or 1)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "from kvsim.scenario.pool import run_jobs\n"
+        "from tests.scenario.test_pool import note_and_linger\n"
+        f"list(run_jobs(note_and_linger, [{str(tmp_path)!r}] * 2, workers=2))\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, start_new_session=True) as parent:
+        workers = _wait_for_workers(tmp_path)
+        parent.kill()
+    try:
+        deadline = time.monotonic() + 20
+        while any(map(alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(alive, workers))
+    finally:
+        for pid in filter(alive, workers):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _wait_for_workers(folder: Path) -> list[int]:
+    deadline = time.monotonic() + 60
+    while len(found := list(folder.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(found) == 2
+    return [int(path.name) for path in found]

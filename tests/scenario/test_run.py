@@ -10,7 +10,8 @@ import pytest
 
 import kvsim
 from kvsim.errors import InputError
-from kvsim.scenario import load_scenario, resolved, run_scenario
+from kvsim.scenario import build_workload, load_scenario, resolved, run_scenario
+from kvsim.workload.describe import describe
 from tests.scenario.small import SCENARIO, write_small
 
 
@@ -212,3 +213,14 @@ def test_a_request_meets_an_slo_or_misses_it(tmp_path: Path) -> None:
         scenario = load_scenario(path, [f"slo.ttft_s={limit}"])
         throughput = run_scenario(scenario).summary["variants"]["paged"]["throughput"]
         assert throughput["goodput_rps"] == pytest.approx(goodput, rel=1e-12)
+
+
+def test_a_summary_and_the_statistics_of_a_workload_count_the_same_rows(tmp_path: Path) -> None:
+    trace = "arrival_s,prompt_tokens,output_tokens\n1,4,3\n0,4,3\n2,0,3\n3,4,3\n"
+    path = str(write_small(tmp_path, trace=trace))
+    scenario = load_scenario(path, ["workload.on_bad_row=drop"])
+    rows = run_scenario(scenario).summary["workload"]["rows"]
+    assert (rows["read"], rows["kept"], rows["reordered"]) == (4, 3, 1)
+    assert list(rows["dropped"].values()) == [1]
+    workload = build_workload(scenario.workload, seed=0).workload
+    assert describe(workload)["rows"] == rows
