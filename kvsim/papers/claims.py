@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsim.catalog import get_model, kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.papers import fig12
 from kvsim.papers.runs import summary_of
 from kvsim.papers.target import Basis, Figure, Interval, Job, Target, within
 
 Entries = dict[str, Any]
 CONTEXT_TOKENS = 4096
+KNEES = "papers/sosp23-fig12-66b"
 GB = 1e9
 
 
@@ -83,7 +85,13 @@ def _long_prompts(found: Entries) -> dict[str, float]:
 
 def _prefill_bound(found: Entries) -> dict[str, float]:
     rates = {name: entry["throughput"]["requests_per_s"] for name, entry in found.items()}
-    return {"prefill_bound_rate": rates["paged"] / rates["contiguous-max"]}
+    batches = {name: entry["batch"]["mean"] for name, entry in found.items()}
+    return {
+        "prefill_bound_rate": rates["paged"] / rates["contiguous-max"],
+        "prefill_bound_paged": batches["paged"],
+        "prefill_bound_reserved": batches["contiguous-max"],
+        "prefill_bound_batch": batches["paged"] / batches["contiguous-max"],
+    }
 
 
 def _few_requests(found: Entries) -> dict[str, float]:
@@ -94,6 +102,16 @@ def _few_requests(found: Entries) -> dict[str, float]:
 def _fig18b(found: Entries) -> dict[str, float]:
     tpot = {name: entry["tpot_s"]["mean"] for name, entry in found.items()}
     return {"tpot_block_1_over_16": tpot["block-1"] / tpot["block-16"]}
+
+
+def _knees(job: Job) -> dict[str, float]:
+    """Sustained rates of Fig. 12, one over the other."""
+    name = KNEES.removeprefix("papers/")
+    vllm, oracle = (
+        fig12.measure(job._replace(figure=name, part=system))[system]
+        for system in ("vllm", "orca-oracle")
+    )
+    return {"knee_over_oracle": vllm / oracle}
 
 
 PARTS: dict[str, Callable[[Entries], dict[str, float]]] = {
@@ -112,6 +130,8 @@ PARTS: dict[str, Callable[[Entries], dict[str, float]]] = {
 
 def measure(job: Job) -> dict[str, float]:
     """The values of one scenario."""
+    if job.part == KNEES:
+        return _knees(job)
     found = summary_of(job.part, seed=job.seed, lengths=job.lengths)["variants"]
     return PARTS[job.part](found)
 
@@ -134,7 +154,7 @@ CLAIMS_FIGURE = Figure(
     title="Claims about paged KV memory",
     how="Seed 0 of the scenarios named in docs/claims.md.",
     measure=measure,
-    parts=tuple(PARTS),
+    parts=(KNEES, *PARTS),
     uses_lengths=True,
     targets=(
         _target(
@@ -168,7 +188,25 @@ CLAIMS_FIGURE = Figure(
         _target("short_used_256", "short requests, block 256: used", "%", None, Interval(0, 50)),
         _target("rate_over_oracle", "throughput over orca-oracle", "x", 2, Interval(1.5, 2.9)),
         _target("rate_over_max", "throughput over orca-max", "x", 4, Interval(2.3, 8.5)),
-        _target("prefill_bound_rate", "the same, prefill bound", "x", None, Interval(0.98, 1.05)),
+        _target(
+            "knee_over_oracle",
+            "OPT-66B: sustained rate over orca-oracle",
+            "x",
+            2,
+            Interval(1.5, 2.9),
+            basis="fit",
+        ),
+        _target("prefill_bound_rate", "prefill bound: throughput", "x", None, Interval(0.98, 1.05)),
+        _target("prefill_bound_batch", "prefill bound: batch", "x", None, Interval(2, 3)),
+        _target("prefill_bound_paged", "prefill bound: paged", "requests", None, None, digits=1),
+        _target(
+            "prefill_bound_reserved",
+            "prefill bound: contiguous",
+            "requests",
+            None,
+            Interval(8, 9),
+            digits=1,
+        ),
         _target("short_used_8", "short requests, block 8: used", "%", None, Interval(80, 100)),
         _target("short_used_16", "short requests, block 16: used", "%", None, Interval(80, 100)),
         _target("short_used_64", "short requests, block 64: used", "%", None, Interval(0, 80)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kvsim.papers.knee import knee_rps
+from kvsim.papers.knee import RATES_RPS, knee_rps
 from kvsim.papers.runs import length_pairs, variant_of
 from kvsim.papers.target import Basis, Figure, Interval, Job, Target, Values, within
 from kvsim.scenario.traffic import Sosp23Workload as Sosp23Settings
@@ -24,18 +24,15 @@ OVER_ORACLE, OVER_MAX = Interval(1.5, 2.9), Interval(2.3, 8.5)
 
 def measure(job: Job) -> dict[str, float]:
     """The knee of one system, in requests/s."""
-    size = job.figure.rpartition("-")[2]
     settings = variant_of(f"papers/{job.figure}", job.part)
     workload = settings.workload
     assert isinstance(workload, Sosp23Settings)
     duration_s = workload.sosp23.duration_s
     lengths = length_pairs(job.lengths)
-    paper = KNEES[size][SYSTEMS.index(job.part)]
     knee = knee_rps(
         settings,
         lambda rate: Sosp23Workload(lengths, rate_rps=rate, duration_s=duration_s, seed=job.seed),
         limit_s=LIMIT_S,
-        rates_rps=(paper / 3, paper * 3),
     )
     return {job.part: knee}
 
@@ -97,40 +94,40 @@ def _targets(size: str, basis: Basis) -> tuple[Target, ...]:
 
 HOW = (
     "One hour of arrivals; the mean over all requests of end-to-end latency / output tokens reaches"
-    " 1 s/token at the knee, found by bisection to 1 %. fastertransformer is the static scheduler"
-    " in batches of up to 5 and gives an answer back when its batch ends."
+    f" 1 s/token at the knee. The rate is doubled from {RATES_RPS[0]:g} requests/s until it does,"
+    " for every system alike, then the knee is found by bisection to 1 %. fastertransformer is the"
+    " static scheduler in batches of up to 5 and gives an answer back when its batch ends."
 )
-FIGURE12_13B = Figure(
-    name="sosp23-fig12-13b",
-    title="PagedAttention (SOSP'23), Fig. 12: OPT-13B, ShareGPT",
-    how=HOW,
-    measure=measure,
-    derive=derive,
-    scenario="papers/sosp23-fig12-13b",
-    seeds=(0, 1, 2),
-    parts=SYSTEMS,
-    uses_lengths=True,
-    targets=_targets("13b", "prediction"),
-    remarks=(
-        "Every Orca and vLLM knee lies above the paper's, by 30 to 52 %: Fig. 2's clock is too fast"
-        " for the servers of this figure (Fig. 13a implies 36 to 46 ms per step). It was not"
-        " changed: what the paper claims are the ratios, and the memory decides those.",
-    ),
+
+
+def _figure(size: str, *, basis: Basis, remark: str) -> Figure:
+    name = f"sosp23-fig12-{size}"
+    return Figure(
+        name=name,
+        title=f"PagedAttention (SOSP'23), Fig. 12: OPT-{size.upper()}, ShareGPT",
+        how=HOW,
+        measure=measure,
+        derive=derive,
+        scenario=f"papers/{name}",
+        seeds=(0, 1, 2),
+        parts=SYSTEMS,
+        uses_lengths=True,
+        targets=_targets(size, basis),
+        remarks=(remark,),
+    )
+
+
+FIGURE12_13B = _figure(
+    "13b",
+    basis="prediction",
+    remark="Every Orca and vLLM knee lies above the paper's: Fig. 2's clock is too fast for the"
+    " servers of this figure. It was not changed: what the paper claims are the ratios, and the"
+    " memory decides those.",
 )
-FIGURE12_66B = Figure(
-    name="sosp23-fig12-66b",
-    title="PagedAttention (SOSP'23), Fig. 12: OPT-66B, ShareGPT",
-    how=HOW,
-    measure=measure,
-    derive=derive,
-    scenario="papers/sosp23-fig12-66b",
-    seeds=(0, 1, 2),
-    parts=SYSTEMS,
-    uses_lengths=True,
-    targets=_targets("66b", "fit"),
-    remarks=(
-        "The clock is a fit: Fig. 2's, scaled by this model's weights, FLOPs and KV bytes per GPU,"
-        " times 1.69, the one factor that puts vLLM's knee at 1.0 requests/s. The other knees and"
-        " all ratios follow from it.",
-    ),
+FIGURE12_66B = _figure(
+    "66b",
+    basis="fit",
+    remark="The clock is a fit: Fig. 2's, scaled by this model's weights, FLOPs and KV bytes per"
+    " GPU, times 1.69, the one factor that puts vLLM's knee at 1.0 requests/s. The other knees and"
+    " all ratios follow from it.",
 )

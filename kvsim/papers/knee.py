@@ -13,6 +13,8 @@ from kvsim.scenario import Scenario, build_server
 from kvsim.sim import run_replica
 
 NS_PER_S = 1_000_000_000
+RATES_RPS = (0.05, 12.8)
+"""Searched for every knee of every system: they come from no paper."""
 
 
 class NormalizedLatencies:
@@ -81,20 +83,36 @@ def knee_rps(
     requests_at: Callable[[float], Iterable[Request]],
     *,
     limit_s: float,
-    rates_rps: tuple[float, float],
-    halvings: int = 7,
+    rates_rps: tuple[float, float] = RATES_RPS,
+    halvings: int = 6,
     average: Callable[[list[float]], float] = fmean,
 ) -> float:
     """The rate at which the average of the normalized latencies reaches `limit_s`.
 
-    Halves the ratio of the two ends of `rates_rps` so many times; they must enclose the answer. The
-    geometric middle of what is left is within (high / low) ** 0.5 ** (halvings + 1) of it.
+    Doubles the lower of `rates_rps` until the limit is reached, then halves the ratio of the two
+    rates that enclose the knee so many times: the geometric middle of what is left is within
+    2 ** 0.5 ** (halvings + 1) of it. Raises `NoResultError` if the limit is reached at the lower
+    rate already, or at no rate up to the higher one.
     """
-    low, high = rates_rps
+
+    def saturates(rate: float) -> bool:
+        return average(normalized_latencies(settings, requests_at(rate))) >= limit_s
+
+    lowest, highest = rates_rps
+    low = lowest
+    if saturates(low):
+        raise NoResultError(f"no knee: {low:g} requests/s already take {limit_s:g} s/token")
+    while not saturates(2 * low):
+        low *= 2
+        if 2 * low > highest:
+            raise NoResultError(
+                f"no knee: up to {low:g} requests/s take less than {limit_s:g} s/token"
+            )
+    high = 2 * low
     for _ in range(halvings):
         middle = sqrt(low * high)
-        if average(normalized_latencies(settings, requests_at(middle))) < limit_s:
-            low = middle
-        else:
+        if saturates(middle):
             high = middle
+        else:
+            low = middle
     return sqrt(low * high)

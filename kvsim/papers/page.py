@@ -21,7 +21,7 @@ all of it again and ends with exit status 1 if a judged number is off. Without t
 in that folder it draws lengths from the preset `sharegpt`, derived from statistics of the list.
 
 * **read** says how the paper's number was obtained: READ in the paper or its artifact, DIGITISED
-  off a figure (about 1.5 % of the axis), DERIVED or by FORMULA, RECALLED.
+  off a figure (about 1.5 % of the axis), DERIVED or by FORMULA; OURS has none to compare with.
 * **ours** is the mean over seeds, **over seeds** the smallest and largest value.
 * **accepted** is the interval in which the mean must lie; numbers without are shown, not judged.
 * **basis**: for a *prediction* no parameter that matters to it was set to meet the figure, for a

@@ -96,7 +96,8 @@ def measured(job: Job) -> Measured:
     try:
         return Measured(job, FIGURES[job.figure].measure(job))
     except NoResultError as error:
-        return Measured(job, {}, f"seed {job.seed}: {error}")
+        part = "" if job.part == "all" else f", {job.part}"
+        return Measured(job, {}, f"seed {job.seed}{part}: {error}")
 
 
 def _compared(figure: Figure, done: list[Measured], lengths: LengthSource) -> FigureResult:

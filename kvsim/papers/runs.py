@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvsim.errors import InputError
@@ -23,13 +24,19 @@ def with_lengths(scenario: Scenario, lengths: LengthSource) -> Scenario:
     return scenario.model_copy(update={"workload": workload.model_copy(update={"sosp23": recipe})})
 
 
-def summary_of(scenario: str, *, seed: int, lengths: LengthSource = "real") -> dict[str, Any]:
-    """`summary.json` of a shipped scenario, run in this process.
+def summary_of(
+    scenario: str,
+    *,
+    seed: int,
+    lengths: LengthSource = "real",
+    update: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`summary.json` of a shipped scenario, run in this process; `update` replaces settings.
 
     Raises `NoResultError` if a request was rejected or never ended.
     """
     loaded = with_lengths(load_scenario(scenario), lengths)
-    loaded = loaded.model_copy(update={"seeds": [seed]})
+    loaded = loaded.model_copy(update={"seeds": [seed], **(update or {})})
     summary = run_scenario(loaded, strict_traces=lengths == "real", workers=1).summary
     for name, entry in summary["variants"].items():
         requests = entry["requests"]

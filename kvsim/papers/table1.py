@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from kvsim.catalog import GIB, get_model
 from kvsim.catalog.weights import weight_bytes
-from kvsim.papers.target import Figure, Job, Target, within
+from kvsim.papers.target import Figure, Interval, Job, Target, within
 
 MAX_BATCHED_TOKENS = 2560
 WORKSPACE_BYTES = GIB
@@ -18,6 +20,8 @@ SERVERS = {
     "opt-175b": (8, 79.16, 60.1),
 }
 """GPUs, memory of one in GiB as CUDA reports it, and the paper's KV slots in thousands."""
+GPUS = {"A100-40GB": ("opt-13b", "opt-66b"), "A100-80GB": ("opt-175b",)}
+"""The models whose slots set the bounds of each GPU's memory."""
 
 
 def num_blocks(model: str, *, gpus: int, memory_gib: float) -> int:
@@ -36,13 +40,44 @@ def num_blocks(model: str, *, gpus: int, memory_gib: float) -> int:
     return (budget - weights - activations - WORKSPACE_BYTES) // block_bytes
 
 
-def measure(job: Job) -> dict[str, float]:
+def printed_slots(model: str, memory_gib: float) -> float:
     """Slots in thousands, to the one decimal the paper prints."""
-    blocks = {
-        model: num_blocks(model, gpus=gpus, memory_gib=memory)
-        for model, (gpus, memory, _) in SERVERS.items()
-    }
-    return {model: round(count * BLOCK_SIZE / 1000, 1) for model, count in blocks.items()}
+    blocks = num_blocks(model, gpus=SERVERS[model][0], memory_gib=memory_gib)
+    return round(blocks * BLOCK_SIZE / 1000, 1)
+
+
+def memory_interval(model: str) -> Interval:
+    """The memories, in steps of 0.001 GiB of one GPU, from which the paper's slots follow."""
+    slots = SERVERS[model][2]
+    memories = range(32_000, 96_000)
+
+    def printed(milli_gib: int) -> float:
+        return printed_slots(model, milli_gib / 1000)
+
+    low = bisect_left(memories, slots, key=printed)
+    high = bisect_right(memories, slots, key=printed) - 1
+    return Interval(memories[low] / 1000, memories[high] / 1000)
+
+
+def measure(job: Job) -> dict[str, float]:
+    """The slots, and the memories from which those of the paper follow."""
+    values = {model: printed_slots(model, memory) for model, (_, memory, _) in SERVERS.items()}
+    for gpu, models in GPUS.items():
+        lows, highs = zip(*map(memory_interval, models), strict=True)
+        values |= {f"{gpu}/low": max(lows), f"{gpu}/high": min(highs)}
+    return values
+
+
+def _end(gpu: str, end: str, adjective: str) -> Target:
+    return Target(
+        key=f"{gpu}/{end}",
+        what=f"{adjective} memory of an {gpu} for these slots",
+        unit="GiB",
+        paper=None,
+        tag="OURS",
+        basis="closed form",
+        digits=3,
+    )
 
 
 TABLE1 = Figure(
@@ -51,23 +86,30 @@ TABLE1 = Figure(
     how="The sizing rule of the artifact with this project's weights by shape; rounded to the"
     " decimal that the paper prints.",
     measure=measure,
-    targets=tuple(
-        Target(
-            key=model,
-            what=f"{model}, {gpus} GPU{'s' * (gpus > 1)}",
-            unit="thousand slots",
-            paper=paper,
-            tag="READ",
-            basis="fit",
-            accepted=within(paper, 1e-9),
-            digits=1,
-        )
-        for model, (gpus, _, paper) in SERVERS.items()
+    targets=(
+        *(
+            Target(
+                key=model,
+                what=f"{model}, {gpus} GPU{'s' * (gpus > 1)}",
+                unit="thousand slots",
+                paper=paper,
+                tag="READ",
+                basis="fit",
+                accepted=within(paper, 1e-9),
+                digits=1,
+            )
+            for model, (gpus, _, paper) in SERVERS.items()
+        ),
+        *(
+            _end(gpu, end, adjective)
+            for gpu in GPUS
+            for end, adjective in (("low", "least"), ("high", "most"))
+        ),
     ),
     remarks=(
         "One parameter per kind of GPU is a fit, its memory as CUDA reports it: 39.40 GiB"
         " (A100-40GB, for two of the rows) and 79.16 GiB (A100-80GB). The paper does not print it;"
-        " the table's slots follow from 39.398 to 39.415 and 79.15 to 79.205 GiB, and real servers"
-        " print 39.4 to 39.6 and 79.1 to 79.3.",
+        " the last rows are the memories between which its slots follow, and real servers print"
+        " 39.4 to 39.6 and 79.1 to 79.3.",
     ),
 )

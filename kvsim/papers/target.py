@@ -40,8 +40,8 @@ class Target:
     """One number of a paper, or one closed form.
 
     `tag` says how the number was read: READ, DIGITISED (off a figure, 1.5 % of the axis), DERIVED,
-    RECALLED (from memory, unchecked), FORMULA or CLAIM (common talk). Without `accepted` the number
-    is shown, not judged.
+    FORMULA or CLAIM (common talk); OURS: nobody published one. Without `accepted` the number is
+    shown, not judged.
     """
 
     key: str

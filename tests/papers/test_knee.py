@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from kvsim.core.request import Request
+from kvsim.papers import FIGURES, Job, fig12, knee, orca, reproduce
 from kvsim.papers.knee import knee_rps, normalized_latencies
 from kvsim.papers.target import NoResultError
 from kvsim.scenario import Scenario
+from kvsim.scenario.lengths import PoissonArrivals
+from kvsim.scenario.traffic import LawWorkload
 
 S = 1_000_000_000
 
@@ -61,6 +66,62 @@ def test_the_knee_of_a_queue_is_where_its_mean_says() -> None:
 
     found = knee_rps(server("orca", 1), requests, limit_s=2.0, rates_rps=(0.02, 1.0), halvings=12)
     assert found == pytest.approx(1 / (10 - 10 / 49.5), rel=1e-3)
+
+
+def every_second(rate: float) -> Iterator[Request]:
+    """Ten requests of 4 tokens; with room for all, each takes 1 s/token at any rate."""
+    return (Request(f"r{k}", round(k * S / rate), 4, 4) for k in range(10))
+
+
+def test_a_server_that_never_saturates_has_no_knee() -> None:
+    with pytest.raises(NoResultError, match=r"no knee: up to 8 requests/s take less than 2\.5 s"):
+        knee_rps(server("orca", 10), every_second, limit_s=2.5, rates_rps=(1.0, 8.0))
+
+
+def test_a_server_that_always_saturates_has_no_knee() -> None:
+    with pytest.raises(NoResultError, match=r"no knee: 1 requests/s already take 0\.5 s/token"):
+        knee_rps(server("orca", 10), every_second, limit_s=0.5, rates_rps=(1.0, 8.0))
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 100.0])
+@pytest.mark.parametrize("name", ["sosp23-fig12-13b", "sosp23-fig12-66b", "orca-osdi22"])
+def test_a_figure_without_knees_fails_in_every_number(
+    name: str, latency_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knee, "normalized_latencies", lambda settings, requests: [latency_s])
+    figure = replace(FIGURES[name], seeds=(0,))
+    (found,) = reproduce([figure], lengths="preset", workers=1)
+    assert not found.passed
+    assert [problem.partition(": no knee")[0] for problem in found.problems] == [
+        f"seed 0, {part}" for part in figure.parts
+    ]
+    assert {row.passed for row in found.results} == {False, None}
+
+
+@pytest.mark.parametrize("name", ["sosp23-fig12-13b", "sosp23-fig12-66b", "orca-osdi22"])
+def test_the_rates_searched_are_the_same_for_every_system(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A latency of 1 s/token per 1 request/s: all systems have the same knee, none the paper's."""
+    rates: list[float] = []
+
+    def law(*args: object, rate_rps: float, **rest: object) -> tuple[()]:
+        rates.append(rate_rps)
+        return ()
+
+    def orca_law(workload: LawWorkload, *, seed: int) -> SimpleNamespace:
+        assert isinstance(workload.arrivals, PoissonArrivals)
+        rates.append(workload.arrivals.rate_rps)
+        return SimpleNamespace(workload=())
+
+    monkeypatch.setattr(fig12, "Sosp23Workload", law)
+    monkeypatch.setattr(orca, "build_workload", orca_law)
+    monkeypatch.setattr(knee, "normalized_latencies", lambda settings, requests: [rates[-1]])
+    figure = FIGURES[name]
+    found = [figure.measure(Job(name, part, 0, "preset"))[part] for part in figure.parts]
+    limit = 0.19 if name == "orca-osdi22" else 1.0
+    assert found == pytest.approx([limit] * len(found), rel=0.01)
+    assert len(set(found)) == 1
 
 
 def test_a_request_that_does_not_finish_stops_the_measurement() -> None:
