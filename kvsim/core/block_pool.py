@@ -49,10 +49,6 @@ class BlockPool:
         del free[len(free) - count :]
         return taken
 
-    def take_one(self) -> int:
-        """Pop the block at the front of the free queue."""
-        return self._free.pop()
-
     def share(self, blocks: Iterable[int]) -> None:
         """Add one holder to each block. They must be held already."""
         extra = self._extra_holders

@@ -59,15 +59,21 @@ class QueueScheduler:
 
     def abort(self, request_id: str) -> Sequence | None:
         """Cancel between steps; memory is free at once. Looks through everything: rare."""
-        for sequence in self.waiting:
-            if sequence.request.request_id == request_id:
-                self.waiting.remove(sequence)
-                sequence.state = State.ABORTED
-                return sequence
+        waiting = self._abort_waiting(request_id)
+        if waiting is not None:
+            return waiting
         for sequence in self.calendar.members.values():
             if sequence.request.request_id == request_id:
                 self.calendar.drop(sequence, self.calendar.step)
                 self.allocator.release(sequence)
+                sequence.state = State.ABORTED
+                return sequence
+        return None
+
+    def _abort_waiting(self, request_id: str) -> Sequence | None:
+        for sequence in self.waiting:
+            if sequence.request.request_id == request_id:
+                self.waiting.remove(sequence)
                 sequence.state = State.ABORTED
                 return sequence
         return None

@@ -91,12 +91,7 @@ class StaticScheduler(QueueScheduler):
 
     def abort(self, request_id: str) -> Sequence | None:
         """A row of a batch cannot leave it: only waiting requests can be cancelled."""
-        for sequence in self.waiting:
-            if sequence.request.request_id == request_id:
-                self.waiting.remove(sequence)
-                sequence.state = State.ABORTED
-                return sequence
-        return None
+        return self._abort_waiting(request_id)
 
     def _grow(self) -> bool:
         return self.allocator.append_bulk(list(self.calendar.members.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +16,8 @@ STALL_ROWS = 4
 """A recording ends after this many steps in a row that schedule nothing while nothing arrives."""
 
 
-def build_scheduler(config: dict[str, Any]) -> VllmScheduler:
-    """The scheduler and allocator that a recording's config describes."""
-    allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"])
+def build_scheduler(config: dict[str, Any], allocator: PagedAllocator) -> VllmScheduler:
+    """The scheduler that a recording's config describes."""
     return VllmScheduler(
         allocator,
         max_num_seqs=config["max_num_seqs"],
@@ -38,8 +38,8 @@ class Replay:
     """
 
     def __init__(self, config: dict[str, Any], requests: list[dict[str, Any]]) -> None:
-        self.scheduler = build_scheduler(config)
-        self.allocator: PagedAllocator = self.scheduler.allocator  # type: ignore[assignment]
+        self.allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"])
+        self.scheduler = build_scheduler(config, self.allocator)
         self.totals: dict[str, Any] = {
             "steps": 0,
             "last_step": 0,
@@ -60,6 +60,7 @@ class Replay:
             self._arrivals.setdefault(arrival, []).append(request)
             if item.get("abort_step") is not None:
                 self._aborts.setdefault(item["abort_step"], []).append(item["id"])
+        self._event_steps = sorted({*self._arrivals, *self._aborts})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         step, empty_rows = 0, 0
@@ -85,8 +86,8 @@ class Replay:
 
     def _next_event(self, step: int) -> int:
         """The next step at which something arrives or is cancelled; idle steps have no row."""
-        later = (at for events in (self._arrivals, self._aborts) for at in events if at > step)
-        return min(later, default=step + 1)
+        index = bisect_right(self._event_steps, step)
+        return self._event_steps[index] if index < len(self._event_steps) else step + 1
 
     def _arrive(self, step: int, row: dict[str, Any]) -> None:
         rejected = []

@@ -55,11 +55,6 @@ class RequestTimes(NamedTuple):
     first_token: Ints
     finished: Ints
 
-    @property
-    def is_finished(self) -> npt.NDArray[np.bool_]:
-        """Whether a request got to its end; of an aborted one `finished` is the abort."""
-        return self.finished >= 0
-
 
 def sources(run: Run, variants: Sequence[str]) -> Iterator[Source]:
     """The variants in this order, each read when its turn comes."""

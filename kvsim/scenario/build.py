@@ -220,11 +220,12 @@ def _orca(settings: Scenario, allocator: Allocator, max_model_len: int) -> Sched
 
 def _static(settings: Scenario, allocator: Allocator, max_model_len: int) -> Scheduler:
     engine = settings.engine
+    grows = isinstance(settings.memory, GrowMemory)
     return StaticScheduler(
         allocator,
         max_num_seqs=engine.max_num_seqs,
         max_model_len=max_model_len,
-        pad_prompts=engine.pad_prompts,
+        pad_prompts=grows if engine.pad_prompts is None else engine.pad_prompts,
         on_never_fits=engine.on_never_fits,
     )
 

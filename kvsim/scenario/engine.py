@@ -63,7 +63,8 @@ class EngineSettings(Section):
         description="what happens to a request that can never fit: reject it at arrival, or let"
         " it block the queue as the real server does",
     )
-    pad_prompts: bool = Field(
-        default=False,
-        description="whether a static batch is padded to its longest prompt (scheduler: static)",
+    pad_prompts: bool | None = Field(
+        default=None,
+        description="whether every row of a static batch is computed at the width of the longest"
+        " (scheduler: static); left out, true with memory.kind grow, whose batch is one tensor",
     )

@@ -15,6 +15,7 @@ from kvsim.core.paged import PagedAllocator
 from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.errors import InputError
 from kvsim.recordings import Recording, verify
+from kvsim.recordings.replay import Replay
 from kvsim.recordings.verify import recording_files
 from tests.core.test_differential import ReferenceReplay
 
@@ -207,6 +208,18 @@ def test_a_far_arrival_costs_no_idle_steps(tmp_path: Path) -> None:
 
     (result,) = verify([changed(tmp_path, "h1_max_model_len.jsonl.gz", change)]).results
     assert result.reason == "step 90000000 differs"
+
+
+def test_many_far_apart_arrivals_are_found_one_after_the_other() -> None:
+    """Each idle stretch is one look-up, not a search through all that is still to come."""
+    config = Recording(DATA / "h1_max_model_len.jsonl.gz").config
+    requests = [
+        {"id": f"r{index}", "arrival_step": 1000 * index, "prompt_tokens": 3, "output_tokens": 1}
+        for index in range(20_000)
+    ]
+    replay = Replay(config, requests)
+    assert [row["step"] for row in replay] == [1000 * index for index in range(20_000)]
+    assert replay.totals["last_step"] == 19_999_001
 
 
 def test_rows_are_not_kept_in_memory(tmp_path: Path) -> None:

@@ -373,3 +373,23 @@ def test_every_setting_reaches_the_constructor_it_is_for(
     with pytest.raises(CalledError) as caught:
         build_server(Scenario.model_validate(changed))
     assert caught.value.args == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("memory", "given", "pads"),
+    [
+        ("grow", None, True),
+        ("grow", False, False),
+        ("contiguous", None, False),
+        ("contiguous", True, True),
+    ],
+)
+def test_the_one_tensor_of_a_growing_batch_is_padded_unless_said_otherwise(
+    tmp_path: Path, memory: str, given: bool | None, pads: bool
+) -> None:
+    options = ["engine.scheduler=static", f"memory.kind={memory}", "compare={}"]
+    if given is not None:
+        options.append(f"engine.pad_prompts={str(given).lower()}")
+    server = build_server(load_scenario(str(write_small(tmp_path)), options))
+    assert isinstance(server.scheduler, StaticScheduler)
+    assert server.scheduler.pad_prompts is pads
