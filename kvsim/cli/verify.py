@@ -24,7 +24,7 @@ def verify_command(
     ],
     only_supported: Annotated[
         bool,
-        typer.Option("--only-supported", help="Skip recordings of what kvsim does not simulate."),
+        typer.Option("--only-supported", help="Skip recordings of what kvsim does not cover."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
@@ -51,7 +51,10 @@ def _lines(report: Report) -> list[str]:
             lines.append(f"passed   {result.path} ({result.rows} rows)")
             continue
         place = f"{result.path}:{result.line}" if result.line else str(result.path)
-        lines.append(f"{result.outcome:8} {place}: {result.reason}")
+        version = f" (vLLM {result.vllm_version})" if result.vllm_version else ""
+        lines.append(f"{result.outcome:8} {place}{version}: {result.reason}")
+        if result.rule:
+            lines.append(f"  first rule that differs: {result.rule}")
         for name, (recorded, replayed) in result.difference.items():
             lines += [f"  {name}:", f"    recorded {recorded!r}", f"    replayed {replayed!r}"]
     return [*lines, report.last_line()]
@@ -69,6 +72,7 @@ def _result(result: Result) -> dict[str, Any]:
         "vllm_version": result.vllm_version,
         "rows": result.rows,
         "reason": result.reason,
+        "rule": result.rule or None,
         "line": result.line or None,
         "difference": {
             name: {"recorded": recorded, "replayed": replayed}

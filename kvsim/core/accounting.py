@@ -20,10 +20,12 @@ class Usage:
         "cached",
         "final_tokens",
         "internal_tail",
+        "out_of_window",
         "over_reservation",
         "reserved_tokens",
         "roundup",
         "shared",
+        "slots_per_token",
     )
 
     def __init__(self) -> None:
@@ -37,12 +39,20 @@ class Usage:
         """Slots of an extent beyond its reservation (buddy sizes, block rounding)."""
         self.shared = 0
         """Live slots counted more than once when every sequence counts its own tokens."""
+        self.slots_per_token = 1
+        """Slots that a token fills: one per layer group where there are several. A constant."""
+        self.out_of_window = 0
+        """Slots that computed tokens no longer fill because they left every sliding window."""
         self.cached = 0
         """Free slots whose content can still be found by the prefix cache."""
         self.reserved_tokens = 0
         """Sum over extents of the reserved length (0 where nothing is reserved)."""
         self.final_tokens = 0
         """Sum over extents of prompt + output (0 where nothing is reserved)."""
+
+    def live_slots(self, tokens: int) -> int:
+        """Slots that `tokens` computed tokens fill, shared ones counted for every holder."""
+        return tokens * self.slots_per_token - self.out_of_window
 
 
 class MemoryTerms(NamedTuple):

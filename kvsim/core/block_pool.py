@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+from kvsim.core.prefix_cache import PrefixCache
 
 
 class BlockPool:
     """All blocks of one pool; free ones in the order in which vLLM 0.33 would hand them out.
 
-    The free queue is kept as a stack whose *end* is the queue's front (`core/block_pool.py` of
-    vLLM, vllm/SPEC.md section 4): blocks of a freed sequence go to the front in reverse table
-    order, so that its last block is reused first.
+    The free queue (`core/block_pool.py` of vLLM, vllm/SPEC.md section 4) is a stack of blocks
+    without content, whose *end* is the queue's front, followed by the eviction queue of the prefix
+    cache, where there is one. Blocks of a freed sequence are freed from its last to its first:
+    those without content go to the front, so that the last is reused first, the others to the
+    back, so that the tail of a chain is evicted before its head.
 
-    A block is held by one table unless `share` says otherwise, so only further holders are
+    A block is held by one table unless `hold` says otherwise, so only further holders are
     counted: an unshared block costs nothing.
     """
 
-    __slots__ = ("_extra_holders", "_free", "first_id", "num_blocks")
+    __slots__ = ("_extra_holders", "_free", "cache", "first_id", "num_blocks")
 
-    def __init__(self, num_blocks: int, *, null_block: bool) -> None:
+    def __init__(
+        self, num_blocks: int, *, null_block: bool, cache: PrefixCache | None = None
+    ) -> None:
         """`num_blocks` counts the null block (id 0, never handed out) where there is one."""
         self.num_blocks = num_blocks
         self.first_id = 1 if null_block else 0
@@ -27,6 +34,7 @@ class BlockPool:
             raise ValueError(
                 f"num_blocks (={num_blocks}) must be > {self.first_id}: no block is left to use"
             )
+        self.cache = cache
         self._free = list(range(num_blocks - 1, self.first_id - 1, -1))
         self._extra_holders: dict[int, int] = {}
 
@@ -36,32 +44,89 @@ class BlockPool:
         return self.num_blocks - self.first_id
 
     def num_free(self) -> int:
-        """Blocks in the free queue."""
-        return len(self._free)
+        """Blocks that nobody holds, those with content included."""
+        if self.cache is None:
+            return len(self._free)
+        return len(self._free) + len(self.cache.free)
+
+    def num_cached_free(self) -> int:
+        """Those among them whose content can be found."""
+        return 0 if self.cache is None else len(self.cache.free)
+
+    def num_extra_holders(self) -> int:
+        """Table entries beyond the first of each block."""
+        return sum(self._extra_holders.values())
 
     def take(self, count: int) -> list[int]:
-        """Pop `count` blocks from the front of the free queue, in order.
+        """Pop `count` blocks from the front of the free queue, in order; contents are lost.
 
         The caller has checked `num_free()`.
         """
         free = self._free
-        taken = free[: -count - 1 : -1]
-        del free[len(free) - count :]
+        if count <= len(free):
+            taken = free[: -count - 1 : -1]
+            del free[len(free) - count :]
+            return taken
+        taken = free[::-1]
+        free.clear()
+        if self.cache is not None:
+            taken += self.cache.evict(count - len(taken))
         return taken
 
-    def share(self, blocks: Iterable[int]) -> None:
-        """Add one holder to each block. They must be held already."""
-        extra = self._extra_holders
-        for block in blocks:
-            extra[block] = extra.get(block, 0) + 1
+    def count_free(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks with content nobody holds."""
+        if self.cache is None or not len(self.cache.free):
+            return 0
+        return sum(map(self.cache.free.__contains__, blocks))
 
-    def give_back(self, table: list[int]) -> int:
-        """Drop one holder of each block of `table`; return how many blocks became free."""
-        if not self._extra_holders:
-            self._free.extend(table)
-            return len(table)
-        freed = [block for block in table if not self._drop_extra_holder(block)]
-        self._free.extend(freed)
+    def hold(self, blocks: Iterable[int]) -> int:
+        """Add one holder to each block, held or free with content; return how many were free."""
+        extra = self._extra_holders
+        free = None if self.cache is None else self.cache.free
+        revived = 0
+        for block in blocks:
+            if free is not None and block in free:
+                free.reuse(block)
+                revived += 1
+            else:
+                extra[block] = extra.get(block, 0) + 1
+        return revived
+
+    def give_back(
+        self, table: list[int], num_sealed: int = 0, first_private: int | None = None
+    ) -> int:
+        """Drop one holder of each block of `table`; return how many became free.
+
+        The first `num_sealed` blocks have a content, the others have none; those from
+        `first_private` on are private, so that nobody else holds them.
+        """
+        plain, sealed = table[num_sealed:], table[:num_sealed]
+        if first_private is not None and self.cache is not None and num_sealed > first_private:
+            self.cache.free.add_run(sealed[first_private:])
+            self._free.extend(plain)
+            return (
+                len(table) - first_private + self.give_back(sealed[:first_private], first_private)
+            )
+        if self._extra_holders:
+            plain = [block for block in plain if not self._drop_extra_holder(block)]
+            sealed = [block for block in sealed if not self._drop_extra_holder(block)]
+        self._free.extend(plain)
+        if sealed and self.cache is not None:
+            self.cache.free.add(reversed(sealed))
+        return len(plain) + len(sealed)
+
+    def free_in_order(self, blocks: Iterable[int]) -> int:
+        """Drop one holder of each, in the order of freeing; return how many became free.
+
+        Those without content go to the front of the queue in this order, the others to the back.
+        """
+        freed = [block for block in blocks if not self._drop_extra_holder(block)]
+        cache = self.cache
+        if cache is None:
+            self._free.extend(reversed(freed))
+            return len(freed)
+        self._free.extend([block for block in reversed(freed) if block not in cache])
+        cache.free.add([block for block in freed if block in cache])
         return len(freed)
 
     def _drop_extra_holder(self, block: int) -> bool:
@@ -77,19 +142,20 @@ class BlockPool:
 
     def ref_cnt(self, block: int) -> int:
         """Tables that hold `block`. Walks the free queue: for tests and reports."""
-        if block in self._free:
+        if block in self._free or (self.cache is not None and block in self.cache.free):
             return 0
         return 1 + self._extra_holders.get(block, 0)
 
     def free_ids(self) -> list[int]:
         """The free queue in pop order."""
-        return self._free[::-1]
+        return self._free[::-1] + ([] if self.cache is None else self.cache.free.ids())
 
-    def check_integrity(self, tables: Iterable[list[int]]) -> None:
+    def check_integrity(self, tables: Iterable[Seq[int]]) -> None:
         """Every block is free or held, never both; holders equal table entries, block by block."""
         held = Counter(block for table in tables for block in table)
         owned = bytearray(self.num_blocks)
-        for block in self._free:
+        free = self.free_ids()
+        for block in free:
             assert block >= self.first_id, f"block {block} is not usable, but in the free queue"
             assert not owned[block], f"free queue holds block {block} twice"
             owned[block] = 1
@@ -99,10 +165,14 @@ class BlockPool:
             owned[block] = 1
         lost = self.num_usable - sum(owned)
         assert lost == 0, (
-            f"free ({len(self._free)}) + held ({len(held)}) != usable ({self.num_usable}): "
+            f"free ({len(free)}) + held ({len(held)}) != usable ({self.num_usable}): "
             f"lost block {owned.index(0, self.first_id)}"
         )
         extra = {block: count - 1 for block, count in held.items() if count > 1}
         assert extra == self._extra_holders, (
             f"table entries beyond the first {extra} != reference counts {self._extra_holders}"
         )
+        if self.cache is not None:
+            self.cache.check_integrity()
+            named = [block for block in self._free if block in self.cache]
+            assert not named, f"free blocks {named} have a content, but are not in its queue"

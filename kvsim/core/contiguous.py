@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from kvsim.core.accounting import Usage
 from kvsim.core.placement import PLACEMENTS, HoleList, Placement
 from kvsim.core.plan import Copy
+from kvsim.core.protocols import Hit
 from kvsim.core.request import Request, Sequence
+from kvsim.core.uncached import Uncached
 
 
 class Extent(NamedTuple):
@@ -52,7 +54,7 @@ RESERVATIONS: dict[str, Callable[[Request, int, int], int]] = {
 """Rule -> tokens reserved for (request, its prompt + output, max_model_len)."""
 
 
-class ContiguousAllocator:
+class ContiguousAllocator(Uncached):
     """An address-true arena of `num_blocks` blocks of `block_size` slots; extents are whole blocks.
 
     `reserve` says how many tokens an admission takes, with P prompt and O output tokens:
@@ -116,7 +118,9 @@ class ContiguousAllocator:
             f"the largest that an empty memory gives is {self._arena.max_extent} blocks"
         )
 
-    def admit(self, sequence: Sequence, new_tokens: int, known_tokens: int, keep_free: int) -> bool:
+    def admit(
+        self, sequence: Sequence, hit: Hit, new_tokens: int, known_tokens: int, keep_free: int
+    ) -> bool:
         """Reserve an extent for the sequence's whole life.
 
         The reservation covers `new_tokens` and `known_tokens`. Refuses, changing nothing, unless
@@ -145,7 +149,9 @@ class ContiguousAllocator:
         _add(self.usage, extent, 1)
         return True
 
-    def append(self, sequence: Sequence, computed: int, new_tokens: int) -> bool:
+    def append(
+        self, sequence: Sequence, computed: int, new_tokens: int, known: int, in_flight: int = 0
+    ) -> bool:
         """Nothing to do: the reservation covers it. Changes nothing.
 
         A length beyond the reservation is a bug of the caller and raises `AssertionError`.
@@ -186,7 +192,7 @@ class ContiguousAllocator:
         """Slots of the largest extent that can be placed without compaction."""
         return self._arena.largest() * self.block_size
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, *, resumes: bool = False) -> None:
         """Free the sequence's extent, if it has one. Changes free memory, `usage`, its extent."""
         extent: Extent | None = sequence.extent
         if extent is None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from kvsim.core.accounting import Usage
 from kvsim.core.plan import Copy
+from kvsim.core.protocols import Hit
 from kvsim.core.request import Request, Sequence
+from kvsim.core.uncached import Uncached
 
 
-class GrowAllocator:
+class GrowAllocator(Uncached):
     """KV memory of a pipeline without a memory manager, for a static batch.
 
     The cache of a batch is one tensor of rows x width slots, position by position, padded to the
@@ -57,7 +59,9 @@ class GrowAllocator:
             f"one of {new} at once, the memory has {self.num_blocks} blocks of {self.block_size}"
         )
 
-    def admit(self, sequence: Sequence, new_tokens: int, known_tokens: int, keep_free: int) -> bool:
+    def admit(
+        self, sequence: Sequence, hit: Hit, new_tokens: int, known_tokens: int, keep_free: int
+    ) -> bool:
         """Add a row to a batch of which nothing is computed yet, and widen it to the row's tokens.
 
         These are the prompt, and after a lost batch the tokens sampled before. Refuses, changing
@@ -78,7 +82,9 @@ class GrowAllocator:
         self._set(width, blocks, start=0)
         return True
 
-    def append(self, sequence: Sequence, computed: int, new_tokens: int) -> bool:
+    def append(
+        self, sequence: Sequence, computed: int, new_tokens: int, known: int, in_flight: int = 0
+    ) -> bool:
         """Whether the tokens fit the present width, as a chunk of the prompt does.
 
         Changes nothing but that the batch takes no more rows.
@@ -135,7 +141,7 @@ class GrowAllocator:
         """Slots outside the tensor."""
         return self.free_count() * self.block_size
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, *, resumes: bool = False) -> None:
         """End a row, if the sequence has one.
 
         Its cells become padding; the tensor is freed with the last row. Changes `usage`, the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvsim.core.plan import Chunk, StepPlan
-from kvsim.core.protocols import Allocator
+from kvsim.core.protocols import NO_HIT, Allocator
 from kvsim.core.request import Sequence
 from kvsim.core.scheduler_base import QueueScheduler
 
@@ -47,11 +47,11 @@ class OrcaScheduler(QueueScheduler):
         calendar.advance()
         budget = self.max_num_batched_tokens - calendar.num_decodes
         while waiting and len(calendar.members) < self.max_num_seqs:
-            head = waiting[0]
+            head = waiting.head()
             prompt = head.tokens
-            if prompt > budget or not self.allocator.admit(head, prompt, 0, 0):
+            if prompt > budget or not self.allocator.admit(head, NO_HIT, prompt, 0, 0):
                 break
-            waiting.popleft()
+            waiting.pop()
             calendar.admit(head)
             head.computed = prompt
             calendar.prefill_tokens += prompt
@@ -65,5 +65,5 @@ class OrcaScheduler(QueueScheduler):
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
         """Sample, finish, and free in running order."""
-        finished = self._sample_joined(plan) + self.calendar.take_endings()
+        finished = self.calendar.take_endings(plan.step)
         return self._finish(finished, plan) if finished else finished

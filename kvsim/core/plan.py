@@ -25,6 +25,18 @@ class Copy(NamedTuple):
     tokens: int
 
 
+class Outcome(NamedTuple):
+    """What a sequence gets out of a step with speculation."""
+
+    sequence: Sequence
+    verified_tokens: int
+    """Drafts computed."""
+    accepted_tokens: int
+    """Those found right, before the request's end cuts them."""
+    delivered_tokens: int
+    """Tokens the request receives: 0 while its prompt is not computed, else 1 and more."""
+
+
 class StepPlan:
     """One engine iteration.
 
@@ -35,23 +47,30 @@ class StepPlan:
 
     __slots__ = (
         "_members",
+        "accepted_tokens",
         "admitted",
+        "cached_tokens",
         "chunks",
         "copies",
         "decode_context_tokens",
+        "draft_tokens",
         "finished",
         "head_held_up",
         "head_short_of_memory",
+        "hits",
         "joined",
+        "listed",
         "live_tokens",
         "num_decodes",
         "num_running",
         "num_waiting",
+        "outcomes",
         "padded_decodes",
         "preempted",
         "prefill_tokens",
         "prefills",
         "recomputed_tokens",
+        "resumed_cached_tokens",
         "step",
     )
 
@@ -64,6 +83,14 @@ class StepPlan:
         """Rows of a static batch that are computed although their request has ended."""
         self.decode_context_tokens = 0
         """KV tokens read by the decodes, their new token and padded rows included."""
+        self.draft_tokens = 0
+        """Draft tokens that are verified, beside the decodes' and prefills' own tokens."""
+        self.accepted_tokens = 0
+        """Tokens that decodes receive beyond one each, thanks to accepted drafts."""
+        self.outcomes: list[Outcome] = []
+        """With speculation: one per scheduled sequence, in scheduling order."""
+        self.listed: list[tuple[Sequence, int]] | None = None
+        """With speculation: what `scheduled()` returns."""
         self.chunks: list[Chunk] = []
         self.prefills: list[Sequence] = []
         """The sequence of each chunk, in scheduling order."""
@@ -71,12 +98,19 @@ class StepPlan:
         """Prompt (or recomputed) tokens scheduled, without padding."""
         self.recomputed_tokens = 0
         """Scheduled positions below the request's earlier high-water mark."""
+        self.cached_tokens = 0
+        """Prompt tokens that first admissions of this step found in the prefix cache."""
+        self.resumed_cached_tokens = 0
+        """Tokens, generated ones too, that preempted sequences found there again."""
         self.copies: list[Copy] = []
         self.live_tokens = 0
-        """Sum of computed tokens over everything that holds memory, this step's included."""
+        """Slots of the computed tokens of everything that holds memory, this step's included and
+        shared ones counted for every holder; drafts that will be rejected are not among them."""
         self.num_running = 0
         self.num_waiting = 0
         self.admitted: list[Sequence] = []
+        self.hits: list[int] = []
+        """Tokens that each admitted sequence found in the prefix cache."""
         self.preempted: list[Sequence] = []
         self.joined: list[Sequence] = []
         """Sequences whose prefill ends in this step: they sample their next token at its end."""
@@ -90,17 +124,22 @@ class StepPlan:
 
     @property
     def scheduled_tokens(self) -> int:
-        """Tokens computed for requests in this step, padding excluded."""
-        return self.num_decodes + self.prefill_tokens
+        """Tokens computed for requests in this step, drafts included, padding excluded."""
+        return self.num_decodes + self.prefill_tokens + self.draft_tokens
 
     def scheduled(self) -> list[tuple[Sequence, int]]:
-        """Every scheduled sequence with its number of tokens, in scheduling order."""
+        """Every scheduled sequence with its number of tokens, in scheduling order.
+
+        Current until the next `schedule()` or `complete()`.
+        """
+        if self.listed is not None:
+            return self.listed
         new_tokens = {
             sequence.order: chunk.new_tokens
             for sequence, chunk in zip(self.prefills, self.chunks, strict=True)
         }
         return [
-            (sequence, 1 if sequence.state is State.DECODING else new_tokens[order])
+            (sequence, new_tokens.get(order, 1))
             for order, sequence in self._members.items()
             if sequence.state is State.DECODING or order in new_tokens
         ]

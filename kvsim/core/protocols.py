@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kvsim.core.accounting import Usage
 from kvsim.core.plan import Copy, StepPlan
 from kvsim.core.request import Request, Sequence
+
+
+class Hit(NamedTuple):
+    """What the prefix cache holds of a waiting sequence, as of now: a look-up changes nothing."""
+
+    tokens: int
+    blocks: Any
+    """Opaque to the scheduler: block ids, one list per layer group where there are several."""
+    free_blocks: int
+    """How many of the blocks nobody holds: using them takes them from the free ones."""
+
+
+NO_HIT = Hit(0, (), 0)
 
 
 class Allocator(Protocol):
@@ -25,6 +38,9 @@ class Allocator(Protocol):
     """Slots that requests can use (a null block is not among them)."""
     usage: Usage
     """Read by recorders after every `schedule()`; changed only by the methods below."""
+    seals_ahead: bool
+    """Whether a block gets its content in the step that computes its last token, one step before
+    the sequence's next append: the scheduler then calls `seal_bulk` for those."""
     reserves_ahead: bool
     """Whether empty allocated slots are address space ahead of the sequence (contiguous) rather
     than the rest of its last block (paged)."""
@@ -34,25 +50,46 @@ class Allocator(Protocol):
     def never_fits(self, request: Request, final_kv_tokens: int) -> str | None:
         """Why an empty memory could not serve this request alone, or None. Changes nothing."""
 
-    def admit(self, sequence: Sequence, new_tokens: int, known_tokens: int, keep_free: int) -> bool:
-        """Give a waiting sequence memory for its first `new_tokens` tokens.
+    def lookup(self, sequence: Sequence) -> Hit:
+        """Cached tokens of a waiting sequence, at most all but its last known one."""
+
+    def admit(
+        self, sequence: Sequence, hit: Hit, new_tokens: int, known_tokens: int, keep_free: int
+    ) -> bool:
+        """Give a waiting sequence its cached tokens and memory for `new_tokens` tokens behind them.
 
         Refuses unless `known_tokens` tokens (0: no such gate) would fit too, and unless
-        `keep_free` blocks stay free. Changes the free memory, `usage` and the sequence's `table`
-        or `extent`.
+        `keep_free` blocks stay free. Changes the free memory, `usage`, the prefix cache and the
+        sequence's `table` or `extent`.
         """
 
-    def append(self, sequence: Sequence, computed: int, new_tokens: int) -> bool:
+    def append(
+        self, sequence: Sequence, computed: int, new_tokens: int, known: int, in_flight: int = 0
+    ) -> bool:
         """Extend a running sequence that has `computed` tokens by `new_tokens` tokens.
 
-        Changes the free memory, `usage` and the sequence's `table`.
+        `known` tokens are known in value: only blocks of known tokens get a content. `in_flight`
+        of the computed tokens belong to a step that is not booked yet (asynchronous scheduling).
+        Changes the free memory, `usage`, the prefix cache and the sequence's `table`.
         """
 
     def append_bulk(self, sequences: Seq[Sequence]) -> bool:
         """Give each sequence, in order, the one block its next token needs. All or nothing."""
 
-    def append_period(self) -> int:
-        """Tokens between two single-token appends that need memory; 0 when none ever does."""
+    def seal(self, sequence: Sequence, upto: int) -> None:
+        """The first `upto` tokens have KV and known values: their full blocks get a content."""
+
+    def seal_bulk(self, sequences: Seq[Sequence]) -> None:
+        """The next token of each sequence fills its last block, which gets a content."""
+
+    def append_period(self) -> int | None:
+        """Tokens between two single-token appends that change memory; 0 when none ever does.
+
+        None: irregular, `horizon` tells.
+        """
+
+    def horizon(self, sequence: Sequence, computed: int) -> int:
+        """Single-token appends from `computed` tokens on that neither change memory nor fail."""
 
     def free_count(self) -> int:
         """Free blocks."""
@@ -66,8 +103,14 @@ class Allocator(Protocol):
     def largest_free_extent(self) -> int:
         """Slots one sequence could take without compaction."""
 
-    def release(self, sequence: Sequence) -> None:
-        """Take back everything the sequence holds. Changes free memory, `usage`, its table."""
+    def release(self, sequence: Sequence, *, resumes: bool = False) -> None:
+        """Take back everything the sequence holds. Changes free memory, `usage`, its table.
+
+        `resumes`: it is preempted and will be admitted again.
+        """
+
+    def prefix_counts(self) -> dict[str, int] | None:
+        """What the prefix cache did since the start, in tokens and blocks; None without one."""
 
     def take_copies(self) -> list[Copy]:
         """Moves the device must make before the next step, in order. Forgets them."""
@@ -85,11 +128,14 @@ class Allocator(Protocol):
 class Scheduler(Protocol):
     """Owns order, budgets and victims."""
 
+    is_async: bool
+    """Whether `schedule()` is called for a step before the step before it is completed."""
+
     def refuse(self, request: Request) -> str | None:
         """Why this request must be rejected at arrival, or None. Changes nothing."""
 
     def add(self, request: Request) -> Sequence:
-        """Append a request to the waiting queue."""
+        """Put a request into the waiting queue."""
 
     def abort(self, request_id: str) -> Sequence | None:
         """Cancel a waiting or running request; its memory is free at once. None if unknown."""

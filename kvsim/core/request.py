@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -12,6 +14,11 @@ class Request(NamedTuple):
     `output_tokens` is what the replay generates; `max_tokens` is the limit the client asked for,
     where the trace has one (the reservation rule `requested` reads it). Times are integer
     nanoseconds since the start of the workload, so that ties stay ties.
+
+    What a prompt shares with others is said without text: `segments` are (stream, tokens) pairs in
+    prompt order whose lengths sum to `prompt_tokens`; a segment is always the first tokens of its
+    stream, and equal streams hold equal tokens. None: nobody shares this prompt.
+    `output_stream` names the stream that this request generates, for later prompts that repeat it.
     """
 
     request_id: str
@@ -20,6 +27,9 @@ class Request(NamedTuple):
     output_tokens: int
     max_tokens: int | None = None
     priority: int = 0
+    """Lower is more urgent."""
+    segments: tuple[tuple[Hashable, int], ...] | None = None
+    output_stream: Hashable | None = None
 
 
 class State(StrEnum):
@@ -29,6 +39,8 @@ class State(StrEnum):
     WAITING = "waiting"
     PREFILLING = "prefilling"
     DECODING = "decoding"
+    DRAINING = "draining"
+    """Its last token is being sampled; it holds memory and computes nothing (asynchronous)."""
     FINISHED = "finished"
     ABORTED = "aborted"
 
@@ -36,8 +48,8 @@ class State(StrEnum):
 class Sequence:
     """Running state of one request.
 
-    A scheduler owns everything up to `held_up_by_fragmentation`, the allocator owns `table` and
-    `extent`, the engine owns the times.
+    A scheduler owns everything up to `held_up_by_fragmentation`, the allocator owns everything
+    from `table` to `extent`, the engine owns the times.
 
     `tokens` (prompt and sampled tokens known) and `computed` (tokens with KV) are current except
     while the sequence decodes: a decode changes nothing per step, so ask the scheduler then.
@@ -46,25 +58,35 @@ class Sequence:
     __slots__ = (
         "admissions",
         "arrived_ns",
-        "block_offset",
         "cached_tokens",
+        "chunk_tokens",
         "computed",
+        "drafts",
+        "due",
         "extent",
         "final_tokens",
         "finished_ns",
+        "first_private",
         "first_scheduled_ns",
         "first_token_ns",
         "held_up_by_fragmentation",
         "high_water",
+        "junction",
         "last_token_ns",
         "max_model_len",
+        "null_blocks",
         "offset",
         "order",
+        "piece_bases",
+        "piece_ends",
         "preemptions",
         "request",
+        "sealed",
         "state",
         "table",
+        "tables",
         "tokens",
+        "verifies",
         "was_decoding",
     )
 
@@ -80,13 +102,20 @@ class Sequence:
         """Rank of the latest admission; running order is the order of these numbers."""
         self.offset = 0
         """While decoding: computed tokens minus the scheduler's step counter."""
-        self.block_offset = 0
-        """While decoding: the step residue at which the sequence crosses a block boundary."""
+        self.due = -1
+        """While decoding: where the calendar filed the sequence's next append."""
+        self.chunk_tokens = 0
+        """Tokens of the latest prefill chunk."""
+        self.drafts = 0
+        """Draft tokens to verify in the next step (speculation)."""
+        self.verifies = 0
+        """Steps that verified drafts so far."""
         self.high_water = 0
         """Most tokens that ever had KV, in tokens: positions below it are recomputed."""
         self.admissions = 0
         self.preemptions = 0
         self.cached_tokens = 0
+        """Prompt tokens found in the prefix cache at the first admission."""
         self.was_decoding = False
         """At the latest preemption: whether a token had been sampled in the step before."""
         self.held_up_by_fragmentation = False
@@ -94,6 +123,26 @@ class Sequence:
 
         self.table: list[int] = []
         """Block ids, by logical block index (paged memory)."""
+        self.tables: list[list[int]] = []
+        """One table per layer group, 0 where no block is held (memory with layer groups)."""
+        self.null_blocks: list[int] = []
+        """Leading entries of each of `tables` that hold no block: they are out of the window."""
+        self.junction = 0
+        """Where some layer group's hit was longer than the hit of all, in tokens; else 0."""
+        self.sealed = 0
+        """Leading blocks of the table whose content the prefix cache knows.
+
+        With layer groups: leading scheduler blocks (the least common multiple of the groups' block
+        sizes) that were considered for the prefix cache.
+        """
+        self.first_private = 0
+        """The first block whose content no other request can share.
+
+        With layer groups: the tokens others can share; blocks that end behind them are private.
+        """
+        self.piece_ends: Seq[int] = ()
+        """Ends, in tokens, of the pieces of the token stream (prefix caching; see streams.py)."""
+        self.piece_bases: Seq[int] = ()
         self.extent: Any = None
         """The reserved address range (contiguous memory)."""
 

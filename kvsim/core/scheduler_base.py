@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from kvsim.core.calendar import Calendar
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Request, Sequence, State
+from kvsim.core.waiting import FcfsQueue, WaitingQueue
 
 
 class QueueScheduler:
-    """A first-come-first-served queue in front of a calendar of running sequences."""
+    """A queue in front of a calendar of running sequences."""
+
+    is_async = False
+    """Whether a step is scheduled before the step before it is booked."""
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class QueueScheduler:
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
         self.rejects_never_fitting = on_never_fits == "reject"
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: WaitingQueue = FcfsQueue()
         self.calendar = Calendar(allocator.append_period())
         self._plan = StepPlan(0, self.calendar.members)
         allocator.live_tokens = self._computed_before_step
@@ -54,7 +56,7 @@ class QueueScheduler:
     def add(self, request: Request) -> Sequence:
         """Append the request to the queue."""
         sequence = Sequence(request, self.max_model_len)
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
         return sequence
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -64,7 +66,7 @@ class QueueScheduler:
             return waiting
         for sequence in self.calendar.members.values():
             if sequence.request.request_id == request_id:
-                self.calendar.drop(sequence, self.calendar.step)
+                self._drop(sequence, self.calendar.step)
                 self.allocator.release(sequence)
                 sequence.state = State.ABORTED
                 return sequence
@@ -80,7 +82,7 @@ class QueueScheduler:
 
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
-        return bool(self.calendar.members or self.waiting)
+        return bool(self.calendar.members) or bool(self.waiting)
 
     def blocked_reason(self) -> str:
         """Why nothing was scheduled although requests wait and nothing runs."""
@@ -90,13 +92,18 @@ class QueueScheduler:
         """What waits and what runs, in order, with current `tokens` and `computed`."""
         running = self.running()
         for sequence in running:
-            sequence.tokens = self.calendar.known_tokens(sequence)
-            sequence.computed = self.calendar.computed_tokens(sequence)
+            sequence.computed = self.computed_tokens(sequence)
+            if sequence.state is State.DECODING:
+                sequence.tokens = sequence.computed + (0 if self.is_async else 1)
         return list(self.waiting), running
 
     def running(self) -> list[Sequence]:
         """Running sequences in running order."""
         return list(self.calendar.members.values())
+
+    def computed_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a running sequence that have KV, the latest step's included."""
+        return self.calendar.computed_tokens(sequence)
 
     def num_running(self) -> int:
         """Running sequences."""
@@ -118,57 +125,71 @@ class QueueScheduler:
         return sequence.computed
 
     def _close(self, plan: StepPlan) -> StepPlan:
-        """Fill the plan's totals and look at the head of the queue."""
-        calendar = self.calendar
-        plan.num_decodes = calendar.num_decodes
-        plan.decode_context_tokens = calendar.decode_tokens
-        plan.live_tokens = calendar.decode_tokens + calendar.prefill_tokens
-        plan.num_running = len(calendar.members)
+        """Fill the plan's totals, look at the head of the queue, turn whole prompts to decodes."""
+        self._total(plan)
+        plan.num_running = len(self.calendar.members)
         if self.waiting:
             plan.num_waiting = len(self.waiting)
-            head = self.waiting[0]
+            head = self.waiting.head()
             if not self.allocator.fits_sum(head):
                 plan.head_short_of_memory = True
             elif self.allocator.held_up(head):
                 plan.head_held_up = True
                 head.held_up_by_fragmentation = True
         plan.copies = self.allocator.take_copies()
+        for sequence in plan.joined:
+            self._join(sequence)
         return plan
+
+    def _total(self, plan: StepPlan) -> None:
+        calendar = self.calendar
+        plan.num_decodes = calendar.num_decodes
+        plan.decode_context_tokens = calendar.decode_tokens
+        plan.live_tokens = self.allocator.usage.live_slots(
+            calendar.decode_tokens + calendar.prefill_tokens + calendar.draining_tokens
+        )
+
+    def _join(self, sequence: Sequence) -> None:
+        calendar = self.calendar
+        calendar.join(sequence)
+        if calendar.period is None:
+            ahead = self.allocator.horizon(sequence, sequence.computed)
+            calendar.attend(sequence, calendar.step + 1 + ahead)
+
+    def _drop(self, sequence: Sequence, step: int) -> None:
+        """Take a sequence out of the running ones; `tokens` and `computed` are current then."""
+        samples = sequence.state is State.DECODING
+        self.calendar.drop(sequence, step)
+        if samples:
+            sequence.tokens = sequence.computed + (0 if self.is_async else 1)
 
     def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
         """Take back a running sequence's memory and put it at the head of the queue.
 
         Its tokens are kept and computed again (vllm/SPEC.md section 2c).
         """
-        victim.was_decoding = victim.state is State.DECODING
-        self.calendar.drop(victim, self.calendar.step - 1)
-        self.allocator.release(victim)
+        victim.was_decoding = victim.state in (State.DECODING, State.DRAINING)
+        self._drop(victim, self.calendar.step - 1)
+        self.allocator.release(victim, resumes=True)
         if victim.computed > victim.high_water:
             victim.high_water = victim.computed
         victim.computed = 0
         victim.preemptions += 1
         victim.state = State.WAITING
-        self.waiting.appendleft(victim)
+        self.waiting.requeue(victim)
         plan.preempted.append(victim)
 
-    def _sample_joined(self, plan: StepPlan) -> list[Sequence]:
-        """Book the token that each completed prefill samples; return those it finishes."""
-        last = []
-        for sequence in plan.joined:
-            sequence.tokens += 1
-            if sequence.tokens >= sequence.final_tokens:
-                last.append(sequence)
-            else:
-                self.calendar.join(sequence)
-        return last
-
     def _finish(self, sequences: list[Sequence], plan: StepPlan) -> list[Sequence]:
-        """Free finished sequences in running order (vllm/SPEC.md section 7)."""
+        """Free sequences that sampled their last token, in running order (SPEC.md section 7)."""
         if len(sequences) > 1:
             sequences.sort(key=lambda sequence: sequence.order)
         for sequence in sequences:
-            self.calendar.drop(sequence, self.calendar.step)
-            self.allocator.release(sequence)
+            if sequence.state is State.WAITING:
+                self.waiting.remove(sequence)
+            else:
+                self._drop(sequence, self.calendar.step)
+                self.allocator.release(sequence)
+            sequence.tokens = sequence.final_tokens
             sequence.state = State.FINISHED
         plan.finished = sequences
         return sequences

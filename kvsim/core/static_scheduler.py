@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvsim.core.plan import Chunk, StepPlan
-from kvsim.core.protocols import Allocator
+from kvsim.core.protocols import NO_HIT, Allocator
 from kvsim.core.request import Sequence, State
 from kvsim.core.scheduler_base import QueueScheduler
 
@@ -76,10 +76,10 @@ class StaticScheduler(QueueScheduler):
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
         """Sample; free the whole batch once its last member has ended."""
-        ended = self._sample_joined(plan) + self.calendar.take_endings()
+        ended = self.calendar.take_endings(plan.step)
         ended.sort(key=lambda sequence: sequence.order)
         for sequence in ended:
-            self.calendar.drop(sequence, self.calendar.step)
+            self._drop(sequence, self.calendar.step)
             sequence.state = State.FINISHED
             self._ended[sequence.order] = sequence
             self._ended_tokens += sequence.computed
@@ -113,10 +113,10 @@ class StaticScheduler(QueueScheduler):
     def _form_batch(self, plan: StepPlan) -> None:
         calendar, waiting = self.calendar, self.waiting
         while waiting and len(calendar.members) < self._batch_limit:
-            head = waiting[0]
-            if not self.allocator.admit(head, head.tokens, 0, 0):
+            head = waiting.head()
+            if not self.allocator.admit(head, NO_HIT, head.tokens, 0, 0):
                 break
-            waiting.popleft()
+            waiting.pop()
             calendar.admit(head)
             plan.admitted.append(head)
         self._width = max((sequence.tokens for sequence in plan.admitted), default=0)

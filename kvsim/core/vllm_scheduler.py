@@ -1,11 +1,14 @@
 """Continuous batching with chunked prefill, as vLLM 0.33's v1 scheduler decides it.
 
-Rules: vllm/SPEC.md sections 2, 3, 7, 8 (synchronous, first come first served, one full-attention
-group, no prefix cache, no speculation).
+Rules: vllm/SPEC.md sections 1-3, 7, 8 (speculation: speculative_scheduler.py).
 
 No running sequence is ever starved of budget: a request is admitted only if tokens remain after
 every running one got its full demand, and demands never grow. So a decode always computes its one
 token, and only the last running prefill may get less than it wants.
+
+Asynchronous scheduling decides a step before the step before it is booked. A sequence that samples
+its last token then stays one step longer without computing anything (it *drains*), and a preempted
+one still receives the token that was in flight.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from kvsim.core.plan import Chunk, StepPlan
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Sequence, State
 from kvsim.core.scheduler_base import QueueScheduler
+from kvsim.core.waiting import FcfsQueue, LastAdmitted, LeastUrgent, PriorityQueue
+
+POLICIES = ("fcfs", "priority")
 
 
 class VllmScheduler(QueueScheduler):
@@ -30,6 +36,8 @@ class VllmScheduler(QueueScheduler):
         long_prefill_token_threshold: int = 0,
         watermark: float = 0.0,
         reserve_full_isl: bool = True,
+        policy: str = "fcfs",
+        async_scheduling: bool = False,
         on_never_fits: str = "reject",
     ) -> None:
         """`watermark` is a fraction of all blocks, the null block included."""
@@ -43,34 +51,56 @@ class VllmScheduler(QueueScheduler):
             raise ValueError(f"max_num_batched_tokens (={max_num_batched_tokens}) must be >= 1")
         if not 0.0 <= watermark < 1.0:
             raise ValueError(f"watermark (={watermark}) must be in [0, 1)")
+        if policy not in POLICIES:
+            raise ValueError(f"policy (={policy!r}) must be one of {POLICIES}")
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_chunked_prefill = enable_chunked_prefill
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.watermark_blocks = int(watermark * allocator.num_blocks)
         self.reserve_full_isl = reserve_full_isl
+        self.policy = policy
+        self.is_async = async_scheduling
+        self.waiting = PriorityQueue() if policy == "priority" else FcfsQueue()
+        self._victims = LeastUrgent() if policy == "priority" else LastAdmitted()
+        self._undelivered: list[Sequence] = []
+        """Preempted sequences whose token of the step before is still to come."""
 
     def schedule(self) -> StepPlan:
         """Serve running sequences in order, then admit from the queue unless one was preempted."""
         plan = self._begin()
-        calendar = self.calendar
+        calendar, allocator = self.calendar, self.allocator
+        if self.is_async:
+            calendar.drain()
         limit = self._chunk_limit()
-        crossings = calendar.crossings()
-        if calendar.prefilling or (crossings and not self.allocator.append_bulk(crossings)):
-            self._serve_in_order(plan, crossings, limit)
+        due = calendar.due()
+        filling = calendar.due(1) if allocator.seals_ahead else []
+        if calendar.prefilling or (due and not self._append_bulk(due)):
+            self._serve_in_order(plan, due + filling, limit)
+        elif filling:
+            allocator.seal_bulk(filling)
         calendar.advance()
         if self.waiting and not plan.preempted:
             self._admit(plan, limit)
         return self._close(plan)
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
-        """Sample, finish, and free in running order."""
-        finished = self._sample_joined(plan) if plan.joined else []
-        finished += self.calendar.take_endings()
+        """Deliver the step's tokens; free what ends in running order."""
+        if not self.is_async:
+            finished = self.calendar.take_endings(plan.step)
+            return self._finish(finished, plan) if finished else finished
+        finished = list(self.calendar.draining.values())
+        for sequence in finished:
+            self.allocator.seal(sequence, sequence.computed)
+        for sequence in self._undelivered:
+            sequence.tokens += 1
+            if sequence.tokens >= sequence.final_tokens:
+                finished.append(sequence)
+        self._undelivered.clear()
         return self._finish(finished, plan) if finished else finished
 
     def blocked_reason(self) -> str:
         """Memory, or a prompt that one step's budget cannot hold while prompts stay whole."""
-        head = self.waiting[0].tokens
+        head = self.waiting.head().tokens
         if not self.enable_chunked_prefill and head > self.max_num_batched_tokens:
             return (
                 f"the head of the queue has {head} tokens, more than max_num_batched_tokens "
@@ -85,34 +115,89 @@ class VllmScheduler(QueueScheduler):
             return threshold
         return self.max_model_len
 
-    def _serve_in_order(self, plan: StepPlan, crossings: list[Sequence], limit: int) -> None:
-        """Give memory to crossings and prefill chunks in running order, preempting from the end.
+    def _append_bulk(self, due: list[Sequence]) -> bool:
+        return self.calendar.period is not None and self.allocator.append_bulk(due)
 
-        Victims come from the end of the running order, so nothing served is ever taken back, and
-        a victim among the events is met after all that still runs.
+    def _serve_in_order(self, plan: StepPlan, events: list[Sequence], limit: int) -> None:
+        """Give memory to decodes that need some and to prefill chunks, in running order.
+
+        First come first served, victims come from the end of the running order: nothing served is
+        ever taken back, and a victim among the events is met after all that still runs.
         """
         calendar = self.calendar
-        events = crossings
         if calendar.prefilling:
-            events = sorted(
-                [*crossings, *calendar.prefilling.values()], key=lambda event: event.order
-            )
+            events = [*events, *calendar.prefilling.values()]
+        events.sort(key=lambda event: event.order)
         for sequence in events:
             if sequence.order not in calendar.members:
-                break
+                continue
             if sequence.state is State.DECODING:
-                computed, new_tokens = calendar.step - 1 + sequence.offset, 1
+                self._serve_decode(sequence, plan)
             else:
-                computed = sequence.computed
-                left = self.max_num_batched_tokens - plan.prefill_tokens - calendar.num_decodes
-                new_tokens = min(sequence.tokens - computed, limit, left)
-            while not self.allocator.append(sequence, computed, new_tokens):
-                victim = calendar.members[next(reversed(calendar.members))]
-                self._preempt(victim, plan)
-                if victim is sequence:
-                    return
-            if sequence.state is State.PREFILLING:
-                self._compute_chunk(sequence, new_tokens, plan)
+                self._serve_prefill(sequence, limit, plan)
+
+    def _serve_decode(self, sequence: Sequence, plan: StepPlan) -> None:
+        calendar = self.calendar
+        computed = calendar.step - 1 + sequence.offset
+        if self.is_async:
+            first = computed == sequence.tokens
+            known, in_flight = computed, sequence.chunk_tokens if first else 1
+        else:
+            known, in_flight = computed + 1, 0
+        if not self._append(sequence, computed, 1, known, in_flight, plan):
+            return
+        if calendar.period is None:
+            ahead = self.allocator.horizon(sequence, computed + 1)
+            if self.is_async and first:
+                ahead = 0
+            calendar.attend(sequence, calendar.step + 1 + ahead)
+
+    def _serve_prefill(self, sequence: Sequence, limit: int, plan: StepPlan) -> None:
+        left = self.max_num_batched_tokens - plan.prefill_tokens - self.calendar.num_decodes
+        computed, known = sequence.computed, sequence.tokens
+        in_flight = sequence.chunk_tokens if self.is_async else 0
+        new_tokens = min(known - computed, limit, left)
+        if self._append(sequence, computed, new_tokens, known, in_flight, plan):
+            self._compute_chunk(sequence, new_tokens, plan)
+
+    def _append(
+        self,
+        sequence: Sequence,
+        computed: int,
+        new_tokens: int,
+        known: int,
+        in_flight: int,
+        plan: StepPlan,
+    ) -> bool:
+        """Append, preempting others until it fits; False when the sequence itself had to go."""
+        while not self.allocator.append(sequence, computed, new_tokens, known, in_flight):
+            if self._preempt_one(plan) is sequence:
+                return False
+        return True
+
+    def _preempt_one(self, plan: StepPlan) -> Sequence:
+        """Preempt the victim that the policy names; what it got in this step is taken back."""
+        victim = self._victims.choose(self.calendar.members)
+        if victim.state is State.PREFILLING:
+            self._take_back_chunk(victim, plan)
+        elif self.is_async:
+            self._undelivered.append(victim)
+        self._preempt(victim, plan)
+        return victim
+
+    def _take_back_chunk(self, victim: Sequence, plan: StepPlan) -> None:
+        """Un-schedule a chunk of this step: its tokens are free for others."""
+        if victim not in plan.prefills:
+            return
+        index = plan.prefills.index(victim)
+        del plan.prefills[index]
+        chunk = plan.chunks.pop(index)
+        plan.prefill_tokens -= chunk.new_tokens
+        plan.recomputed_tokens -= recomputed_tokens(victim, chunk)
+        self.calendar.prefill_tokens -= chunk.new_tokens
+        victim.computed = chunk.prior_tokens
+        if victim in plan.joined:
+            plan.joined.remove(victim)
 
     def _admit(self, plan: StepPlan, limit: int) -> None:
         """Admit heads of the queue while budget, sequences and memory last; never skip one."""
@@ -120,32 +205,50 @@ class VllmScheduler(QueueScheduler):
         members = calendar.members
         budget = self.max_num_batched_tokens - calendar.num_decodes - plan.prefill_tokens
         while budget > 0 and waiting and len(members) < self.max_num_seqs:
-            head = waiting[0]
+            head = waiting.head()
+            hit = allocator.lookup(head)
             known = head.tokens
-            new_tokens = known if known < limit else limit
+            new_tokens = min(known - hit.tokens, limit)
             if new_tokens > budget:
                 if not self.enable_chunked_prefill:
                     break
                 new_tokens = budget
             keep_free = self.watermark_blocks if members else 0
             gate = known if self.reserve_full_isl else 0
-            if not allocator.admit(head, new_tokens, gate, keep_free):
+            if not allocator.admit(head, hit, new_tokens, gate, keep_free):
                 break
-            waiting.popleft()
-            calendar.admit(head)
-            plan.admitted.append(head)
+            waiting.pop()
+            self._start(head, hit.tokens, plan)
             self._compute_chunk(head, new_tokens, plan)
             budget -= new_tokens
 
+    def _start(self, sequence: Sequence, cached_tokens: int, plan: StepPlan) -> None:
+        self.calendar.admit(sequence, cached_tokens)
+        self._victims.admitted(sequence)
+        plan.admitted.append(sequence)
+        plan.hits.append(cached_tokens)
+        if sequence.admissions == 1:
+            sequence.cached_tokens = cached_tokens
+            plan.cached_tokens += cached_tokens
+        else:
+            plan.resumed_cached_tokens += cached_tokens
+
     def _compute_chunk(self, sequence: Sequence, new_tokens: int, plan: StepPlan) -> None:
         computed = sequence.computed
-        plan.chunks.append(Chunk(new_tokens, computed))
+        chunk = Chunk(new_tokens, computed)
+        plan.chunks.append(chunk)
         plan.prefills.append(sequence)
         plan.prefill_tokens += new_tokens
         if computed < sequence.high_water:
-            plan.recomputed_tokens += min(new_tokens, sequence.high_water - computed)
+            plan.recomputed_tokens += recomputed_tokens(sequence, chunk)
         computed += new_tokens
         sequence.computed = computed
+        sequence.chunk_tokens = new_tokens
         self.calendar.prefill_tokens += new_tokens
         if computed == sequence.tokens:
             plan.joined.append(sequence)
+
+
+def recomputed_tokens(sequence: Sequence, chunk: Chunk) -> int:
+    """Positions of the chunk that had KV before a preemption."""
+    return max(0, min(chunk.new_tokens, sequence.high_water - chunk.prior_tokens))

@@ -39,6 +39,12 @@ CONFIG_FLAGS = (
     "scheduler_reserve_full_isl",
     "async_scheduling",
 )
+POLICIES = ("fcfs", "priority")
+GROUP_KINDS = ("full", "sliding")
+SPEC_METHODS = ("ngram", "draft_model", "eagle")
+MAX_GROUPS = 32
+MAX_DRAFT_TOKENS = 1024
+MAX_PATTERN = 100_000
 REQUEST_LIMITS = {
     "arrival_step": (0, MAX_STEP),
     "prompt_tokens": (1, _TOKENS),
@@ -100,21 +106,20 @@ class Recording:
             raise InputError("not a whole recording: no end line", where=where, fix=FIX)
 
     def unsupported(self) -> str | None:
-        """What the recording needs that kvsim does not simulate, or None."""
+        """What the recording needs that is not covered by the rules, by name, or None."""
         config = self.config
-        needs = [
-            (config["enable_prefix_caching"], "prefix caching"),
-            (config["policy"] != "fcfs", f"policy {config['policy']!r}"),
-            (config["async_scheduling"], "async scheduling"),
-            (config.get("spec"), "speculative decoding"),
-            (not _one_full_group(config.get("kv_groups")), "layer groups"),
-        ]
-        missing = [name for needed, name in needs if needed]
-        return ", ".join(missing) or None
-
-
-def _one_full_group(groups: list[dict[str, Any]] | None) -> bool:
-    return groups is None or (len(groups) == 1 and groups[0].get("type") == "full")
+        groups = config.get("kv_groups") or []
+        kinds = [str(group.get("type")) for group in groups]
+        spec = config.get("spec") or {}
+        method = spec.get("method")
+        needs = [f"layer group {kind!r}" for kind in kinds if kind not in GROUP_KINDS]
+        if spec and method not in SPEC_METHODS:
+            needs.append(f"speculation method {method!r}")
+        if spec and config["async_scheduling"]:
+            needs.append("speculative decoding with asynchronous scheduling")
+        if method == "eagle" and len(groups) > 1:
+            needs.append("eagle with several layer groups")
+        return ", ".join(needs) or None
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -189,20 +194,50 @@ def _header(item: dict[str, Any], where: str) -> tuple[str, dict[str, Any]]:
         raise InputError(
             f"config.watermark must be in [0, 1), got {watermark!r}", where=where, fix=FIX
         )
-    groups = config.get("kv_groups")
-    if groups is not None and not (
-        isinstance(groups, list) and all(isinstance(group, dict) for group in groups)
-    ):
+    if config.get("policy") not in POLICIES:
         raise InputError(
-            f"config.kv_groups must be null or a list of objects, got {groups!r}",
+            f"config.policy must be one of {', '.join(POLICIES)}, got {config.get('policy')!r}",
             where=where,
             fix=FIX,
         )
-    if not isinstance(config.get("policy"), str):
-        raise InputError(
-            f"config.policy must be text, got {config.get('policy')!r}", where=where, fix=FIX
-        )
+    _check_groups(config, where)
+    _check_spec(config.get("spec"), where)
+    if config.get("hash_id_tokens") is not None:
+        _check_int(config["hash_id_tokens"], "config.hash_id_tokens", (1, _TOKENS), where)
     return str(header.get("vllm_version")), config
+
+
+def _check_groups(config: dict[str, Any], where: str) -> None:
+    retention = config.get("retention_interval")
+    if retention is not None:
+        _check_int(retention, "config.retention_interval", (0, _TOKENS), where)
+    groups = config.get("kv_groups")
+    if groups is None:
+        return
+    if not isinstance(groups, list) or not 1 <= len(groups) <= MAX_GROUPS:
+        raise InputError(
+            f"config.kv_groups must be null or a list of 1 to {MAX_GROUPS} objects",
+            where=where,
+            fix=FIX,
+        )
+    for group in groups:
+        kind = _object(group, "config.kv_groups[]", where).get("type")
+        if kind == "sliding":
+            _check_int(group.get("window"), "config.kv_groups[].window", (1, _TOKENS), where)
+        if group.get("block_size") is not None:
+            _check_int(group["block_size"], "config.kv_groups[].block_size", (1, 1_000_000), where)
+
+
+def _check_spec(spec: Any, where: str) -> None:
+    if spec is None:
+        return
+    count = _object(spec, "config.spec", where).get("num_speculative_tokens")
+    _check_int(count, "config.spec.num_speculative_tokens", (1, MAX_DRAFT_TOKENS), where)
+    pattern = spec.get("accept_pattern")
+    if not isinstance(pattern, list) or not 1 <= len(pattern) <= MAX_PATTERN:
+        raise InputError("config.spec.accept_pattern must be a list", where=where, fix=FIX)
+    for accepted in pattern:
+        _check_int(accepted, "config.spec.accept_pattern[]", (0, MAX_DRAFT_TOKENS), where)
 
 
 def _request(value: Any, where: str) -> dict[str, Any]:
@@ -214,4 +249,6 @@ def _request(value: Any, where: str) -> dict[str, Any]:
         _check_int(request.get(field), f"req.{field}", limits, where)
     if request.get("abort_step") is not None:
         _check_int(request["abort_step"], "req.abort_step", (0, MAX_STEP), where)
+    if request.get("priority") is not None:
+        _check_int(request["priority"], "req.priority", (-_TOKENS, _TOKENS), where)
     return request

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
 from kvsim.core.request import Request, Sequence
 from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.recordings.build import RecordedAllocator, build_allocator, build_scheduler
+from kvsim.recordings.prompts import segments_of
 
 STALL_ROWS = 4
 """A recording ends after this many steps in a row that schedule nothing while nothing arrives."""
-
-
-def build_scheduler(config: dict[str, Any], allocator: PagedAllocator) -> VllmScheduler:
-    """The scheduler that a recording's config describes."""
-    return VllmScheduler(
-        allocator,
-        max_num_seqs=config["max_num_seqs"],
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_model_len=config["max_model_len"],
-        enable_chunked_prefill=config["enable_chunked_prefill"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
-        watermark=config["watermark"],
-        reserve_full_isl=config["scheduler_reserve_full_isl"],
-        on_never_fits="block",
-    )
 
 
 class Replay:
@@ -38,7 +25,7 @@ class Replay:
     """
 
     def __init__(self, config: dict[str, Any], requests: list[dict[str, Any]]) -> None:
-        self.allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"])
+        self.allocator = build_allocator(config)
         self.scheduler = build_scheduler(config, self.allocator)
         self.totals: dict[str, Any] = {
             "steps": 0,
@@ -51,13 +38,16 @@ class Replay:
             "evicted_blocks": 0,
             "stalled": None,
         }
+        self._in_flight: deque[tuple[int, StepPlan]] = deque()
+        self._just_left = False
+        """Whether a request left since the last `schedule()`: the real loop runs once more."""
         self._arrivals: dict[int, list[Request]] = {}
         self._aborts: dict[int, list[str]] = {}
         self._last_arrival = max((item["arrival_step"] for item in requests), default=-1)
+        repeated = {stream for item in requests for stream, _ in item.get("segments") or ()}
         for item in requests:
-            arrival = item["arrival_step"]
-            request = Request(item["id"], arrival, item["prompt_tokens"], item["output_tokens"])
-            self._arrivals.setdefault(arrival, []).append(request)
+            request = _request(item, config.get("hash_id_tokens") or 1, repeated)
+            self._arrivals.setdefault(item["arrival_step"], []).append(request)
             if item.get("abort_step") is not None:
                 self._aborts.setdefault(item["abort_step"], []).append(item["id"])
         self._event_steps = sorted({*self._arrivals, *self._aborts})
@@ -68,10 +58,13 @@ class Replay:
             row: dict[str, Any] = {"step": step}
             self._arrive(step, row)
             self._abort(step, row)
-            works = self.scheduler.has_work()
+            if self.scheduler.is_async:
+                works = self._async_step(step, row)
+            else:
+                works = self._sync_step(step, row)
             if works:
-                self._step(row)
-                empty_rows = 0 if row["sched"] else empty_rows + 1
+                row["free_end"] = self.allocator.free_count()
+                empty_rows = 0 if row.get("sched") else empty_rows + 1
             if len(row) > 1:
                 self.totals["steps"] += 1
                 yield row
@@ -105,20 +98,77 @@ class Replay:
         aborted = [name for name in self._aborts.get(step, ()) if self.scheduler.abort(name)]
         if aborted:
             row["aborted"] = aborted
+            self._just_left = True
 
-    def _step(self, row: dict[str, Any]) -> None:
+    def _sync_step(self, step: int, row: dict[str, Any]) -> bool:
+        if not self.scheduler.has_work():
+            return False
+        self._complete(self._schedule(row), row)
+        return True
+
+    def _async_step(self, step: int, row: dict[str, Any]) -> bool:
+        """One turn of the loop with two batches in flight (vllm/SPEC.md section 1).
+
+        The oldest output is processed unless the turn scheduled a step and one more may follow.
+        """
+        if self.scheduler.has_work() or self._just_left:
+            self._just_left = False
+            plan = self._schedule(row)
+            self._in_flight.append((step, plan))
+            if row["sched"] and len(self._in_flight) < 2:
+                row["upd"] = None
+                return True
+        elif not self._in_flight:
+            return False
+        row["upd"], plan = self._in_flight.popleft()
+        self._complete(plan, row)
+        return True
+
+    def _schedule(self, row: dict[str, Any]) -> StepPlan:
+        cache = self.allocator.cache
+        evicted = cache.evicted if cache else 0
         plan = self.scheduler.schedule()
         row.update(describe(plan, self.scheduler, self.allocator))
+        if cache and cache.evicted > evicted:
+            row["evicted"] = cache.evicted - evicted
+            self.totals["evicted_blocks"] += row["evicted"]
         self.totals["preemptions"] += len(plan.preempted)
         self.totals["scheduled_tokens"] += plan.scheduled_tokens
+        self.totals["hit_tokens"] += plan.cached_tokens + plan.resumed_cached_tokens
+        return plan
+
+    def _complete(self, plan: StepPlan, row: dict[str, Any]) -> None:
         finished = self.scheduler.complete(plan)
         if finished:
-            row["finished"] = [[sequence.request.request_id, "length"] for sequence in finished]
+            row["finished"] = [[_name(sequence), "length"] for sequence in finished]
             self.totals["finished"] += len(finished)
-        row["free_end"] = self.allocator.free_count()
+            self._just_left = True
+        drafts = [
+            [_name(outcome.sequence), outcome.verified_tokens, outcome.accepted_tokens]
+            for outcome in plan.outcomes
+            if outcome.verified_tokens
+        ]
+        if drafts:
+            row["drafts"] = drafts
 
 
-def describe(plan: StepPlan, scheduler: VllmScheduler, allocator: PagedAllocator) -> dict[str, Any]:
+def _request(item: dict[str, Any], hash_id_tokens: int, repeated: set[Any]) -> Request:
+    name = item["id"]
+    output = f"out:{name}"
+    return Request(
+        name,
+        item["arrival_step"],
+        item["prompt_tokens"],
+        item["output_tokens"],
+        priority=item.get("priority") or 0,
+        segments=segments_of(item, hash_id_tokens, f"request {name}"),
+        output_stream=output if output in repeated else None,
+    )
+
+
+def describe(
+    plan: StepPlan, scheduler: VllmScheduler, allocator: RecordedAllocator
+) -> dict[str, Any]:
     """One row as recorded after `schedule()`."""
     running = scheduler.running()
     row: dict[str, Any] = {
@@ -126,17 +176,19 @@ def describe(plan: StepPlan, scheduler: VllmScheduler, allocator: PagedAllocator
         "waiting": plan.num_waiting,
         "free": allocator.free_count(),
         "running": [_name(sequence) for sequence in running],
-        "computed": [scheduler.calendar.computed_tokens(sequence) for sequence in running],
-        "blocks": [len(sequence.table) for sequence in running],
+        "computed": [scheduler.computed_tokens(sequence) for sequence in running],
+        "blocks": [_blocks(sequence) for sequence in running],
         "crc_free": zlib.crc32(",".join(map(str, allocator.pool.free_ids())).encode()),
-        "crc_tables": zlib.crc32(";".join(_table(sequence) for sequence in running).encode()),
+        "crc_tables": zlib.crc32(";".join(_tables(sequence) for sequence in running).encode()),
     }
+    if allocator.cache:
+        row["hashes"] = allocator.cache.num_keys()
     if plan.preempted:
         row["preempted"] = [_name(sequence) for sequence in plan.preempted]
     if plan.admitted:
         row["admitted"] = [
-            [_name(sequence), 0, "resumed" if sequence.admissions > 1 else "new"]
-            for sequence in plan.admitted
+            [_name(sequence), hit, "resumed" if sequence.admissions > 1 else "new"]
+            for sequence, hit in zip(plan.admitted, plan.hits, strict=True)
         ]
     return row
 
@@ -145,5 +197,15 @@ def _name(sequence: Sequence) -> str:
     return sequence.request.request_id
 
 
-def _table(sequence: Sequence) -> str:
-    return f"{_name(sequence)}:{','.join(map(str, sequence.table))}"
+def _group_tables(sequence: Sequence) -> list[list[int]]:
+    return sequence.tables or [sequence.table]
+
+
+def _blocks(sequence: Sequence) -> int | list[int]:
+    counts = [len(table) - table.count(0) for table in _group_tables(sequence)]
+    return counts if len(counts) > 1 else counts[0]
+
+
+def _tables(sequence: Sequence) -> str:
+    tables = "|".join(",".join(map(str, table)) for table in _group_tables(sequence))
+    return f"{_name(sequence)}:{tables}"

@@ -11,6 +11,7 @@ from typing import Any
 from kvsim.errors import InputError
 from kvsim.recordings.reader import Recording
 from kvsim.recordings.replay import Replay
+from kvsim.recordings.rules import first_rule
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -24,6 +25,8 @@ class Result:
     vllm_version: str = ""
     rows: int = 0
     reason: str = ""
+    rule: str = ""
+    """What the scheduler decides there, by the first field that differs."""
     line: int = 0
     malformed: bool = False
     """The file is no recording; `reason` says where, why, and the way out."""
@@ -104,7 +107,7 @@ def _verify_file(path: Path, *, only_supported: bool) -> Result:
     if missing is None:
         return compare(recording)
     outcome = "skipped" if only_supported else "failed"
-    return Result(path, outcome, recording.vllm_version, reason=f"not simulated: {missing}")
+    return Result(path, outcome, recording.vllm_version, reason=f"not covered: {missing}")
 
 
 def compare(recording: Recording) -> Result:
@@ -118,6 +121,7 @@ def compare(recording: Recording) -> Result:
             result.line = line
             result.reason = f"step {(want or replayed or {})['step']} differs"
             result.difference = differing(want or {}, replayed or {})
+            result.rule = first_rule(result.difference)
             return result
         result.rows += 1
     if replay.totals != recording.totals:

@@ -33,6 +33,40 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "Scheduled tokens whose KV had been computed before and was lost to a preemption "
             "(tokens)."
         ),
+        "prefix_cache.query_tokens": (
+            "Prompt tokens of requests that were admitted for the first time (tokens)."
+        ),
+        "prefix_cache.hit_tokens": "Those of them whose KV was found in the prefix cache (tokens).",
+        "prefix_cache.hit_rate": "Hit tokens / queried tokens (share).",
+        "prefix_cache.never_seen_tokens": (
+            "Queried tokens that no request had computed behind the same tokens before (tokens)."
+        ),
+        "prefix_cache.evicted_tokens": (
+            "Queried tokens in full blocks that had been computed before and could not be found "
+            "any more (tokens)."
+        ),
+        "prefix_cache.block_rounding_tokens": (
+            "Queried tokens computed before, but in a block that differs from the prompt's before "
+            "the block's end: only full blocks are cached (tokens)."
+        ),
+        "prefix_cache.last_token_tokens": (
+            "Queried tokens in the last block of a prompt that is known as a whole: its last token "
+            "must be computed, and with it its block (tokens)."
+        ),
+        "prefix_cache.resumed_hit_tokens": (
+            "Tokens that requests found again after a preemption; not among the queried ones "
+            "(tokens)."
+        ),
+        "prefix_cache.evicted_blocks": (
+            "Blocks whose cached content was given up for other use (count)."
+        ),
+        "speculation.draft_tokens": "Draft tokens that were verified (tokens).",
+        "speculation.accepted_tokens": "Verified draft tokens that were right (tokens).",
+        "speculation.acceptance_rate": "Accepted / verified draft tokens (share).",
+        "speculation.tokens_per_decode": (
+            "Tokens per request and decode step: 1 + accepted drafts, those behind a request's end "
+            "included (tokens)."
+        ),
         "steps": "Engine steps: one schedule and one forward pass each (count).",
         "duration_s": "Simulated time from the workload's start to the end of the last step (s).",
         "measured.duration_s": "Length of the measured time: the whole run without a window (s).",

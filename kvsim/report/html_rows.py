@@ -47,6 +47,28 @@ WHOLE_RUN_ROWS = (
         ),
     ),
     (
+        "Prefix cache, whole run",
+        (
+            Row("Prompt tokens looked up", "prefix_cache.query_tokens"),
+            Row("Found (%)", "prefix_cache.hit_rate", 100, 2),
+            Row("  found (tokens)", "prefix_cache.hit_tokens"),
+            Row("  never seen (tokens)", "prefix_cache.never_seen_tokens"),
+            Row("  evicted (tokens)", "prefix_cache.evicted_tokens"),
+            Row("  block rounding (tokens)", "prefix_cache.block_rounding_tokens"),
+            Row("  last-token rule (tokens)", "prefix_cache.last_token_tokens"),
+            Row("Found again after a preemption (tokens)", "prefix_cache.resumed_hit_tokens"),
+            Row("Evicted blocks", "prefix_cache.evicted_blocks"),
+        ),
+    ),
+    (
+        "Speculation, whole run",
+        (
+            Row("Draft tokens", "speculation.draft_tokens"),
+            Row("  accepted (%)", "speculation.acceptance_rate", 100, 2),
+            Row("Tokens per decode", "speculation.tokens_per_decode", 1, 3),
+        ),
+    ),
+    (
         "Steps of the whole run",
         (
             Row("Simulated time (s)", "duration_s", 1, 2),

@@ -110,7 +110,11 @@ def whole_run_tables(variants: Sequence[VariantData]) -> list[Chunk]:
     return [
         Chunk(
             [one.label for one in chunk],
-            [(title, [_line(row, chunk) for row in rows]) for title, rows in WHOLE_RUN_ROWS],
+            [
+                (title, [_line(row, chunk) for row in rows])
+                for title, rows in WHOLE_RUN_ROWS
+                if any(figure(one.entry, row.path) is not None for one in chunk for row in rows)
+            ],
         )
         for chunk in _chunks(variants)
     ]

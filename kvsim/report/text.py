@@ -57,6 +57,13 @@ TABLE_ROWS: tuple[Row, ...] = (
     Row("largest free extent (tokens)", "memory.largest_free_extent_tokens.mean"),
     Row("batch, mean (requests)", "batch.mean", 1, 2),
     Row("batch, max (requests)", "batch.max"),
+    Row("prefix cache hit rate (%)", "prefix_cache.hit_rate", 100, 2),
+    Row("  never seen (tokens)", "prefix_cache.never_seen_tokens"),
+    Row("  evicted (tokens)", "prefix_cache.evicted_tokens"),
+    Row("  block rounding (tokens)", "prefix_cache.block_rounding_tokens"),
+    Row("  last-token rule (tokens)", "prefix_cache.last_token_tokens"),
+    Row("accepted drafts (%)", "speculation.acceptance_rate", 100, 2),
+    Row("tokens per decode", "speculation.tokens_per_decode", 1, 3),
     Row("preemptions", "preemptions"),
     Row("held up (requests)", "requests.held_up_by_fragmentation"),
     Row("held up (steps)", "held_up_steps"),
@@ -71,6 +78,9 @@ TABLE_ROWS: tuple[Row, ...] = (
     *_latency_rows("ttft_s", "TTFT"),
     *_latency_rows("tpot_s", "TPOT"),
 )
+
+OPTIONAL_PATHS = ("prefix_cache.", "speculation.")
+"""Figures of mechanisms that a variant may not use at all."""
 
 _BLOCK_LATENCIES = (
     ("Time to First Token", "TTFT", "ttft_s"),
@@ -205,6 +215,9 @@ def fragmentation_table(variants: Variants) -> Table:
     for name in variants:
         table.add_column(Text(plain(name)), justify="right", overflow="fold")
     for row in TABLE_ROWS:
+        optional = row.path.startswith(OPTIONAL_PATHS)
+        if optional and all(figure(entry, row.path) is None for entry in variants.values()):
+            continue
         cells = (Text(shown(entry, row.path, row.scale, row.digits)) for entry in variants.values())
         table.add_row(Text(row.label), *cells)
     return table

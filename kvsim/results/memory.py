@@ -94,7 +94,7 @@ class StateSums:
         product: then an allocator's counts contradict the scheduler's.
         """
         usage = Usage()
-        for name in Usage.__slots__:
+        for name in STATE[3:]:
             setattr(usage, name, self.total(name))
         terms = split(
             usage,

@@ -67,6 +67,7 @@ class SummaryRecorder:
                 fix="Give measure.from_s and measure.to_s in seconds of simulated time.",
             )
         self._usage = allocator.usage
+        self._prefix_counts = allocator.prefix_counts
         self._capacity = allocator.capacity_slots
         self._reserves_ahead = allocator.reserves_ahead
         self._largest_free_extent = allocator.largest_free_extent
@@ -83,6 +84,7 @@ class SummaryRecorder:
         self._max_num_seqs = max_num_seqs or math.inf
         self._max_num_batched_tokens = max_num_batched_tokens or math.inf
         self._counts = dict.fromkeys(_COUNTS, 0)
+        self._drafts: dict[str, int] = {}
         self._max_running = 0
         self._max_allocated = 0
         self._min_extent = self._capacity
@@ -96,6 +98,8 @@ class SummaryRecorder:
         self._step_end_ns = end_ns
         if plan.joined or plan.preempted or plan.num_waiting:
             self._note_events(plan, end_ns)
+        if plan.outcomes:
+            self._note_drafts(plan, end_ns)
         window = self._window
         if window is not None and not (window[0] <= start_ns < window[1] >= end_ns):
             self._step_at_edge(plan, start_ns, end_ns, gap_ns)
@@ -170,11 +174,21 @@ class SummaryRecorder:
             if sequence.last_token_ns >= 0:
                 self._itl.add(end_ns - sequence.last_token_ns)
 
+    def _note_drafts(self, plan: StepPlan, end_ns: int) -> None:
+        drafts = self._drafts or dict.fromkeys(("draft_tokens", "accepted_tokens", "decodes"), 0)
+        drafts["draft_tokens"] += plan.draft_tokens
+        drafts["accepted_tokens"] += sum(outcome.accepted_tokens for outcome in plan.outcomes)
+        drafts["decodes"] += plan.num_decodes
+        self._drafts = drafts
+        self._counts["scheduled"] += plan.draft_tokens
+        if self._delivers_inside(end_ns):
+            self._output_tokens += plan.accepted_tokens
+
     def _step_at_edge(self, plan: StepPlan, start_ns: int, end_ns: int, gap_ns: int) -> None:
         """A step not wholly inside the window: each figure has its own rule for what counts."""
         counts = self._counts
         counts["steps"] += 1
-        counts["scheduled"] += plan.scheduled_tokens
+        counts["scheduled"] += plan.num_decodes + plan.prefill_tokens
         counts["recomputed"] += plan.recomputed_tokens
         if self._delivers_inside(end_ns):
             self._itl.add(gap_ns, plan.num_decodes)
@@ -278,6 +292,8 @@ class SummaryRecorder:
                 "max": self._max_running,
                 "mean_by_time": self._by_time.mean("running"),
             },
+            **self._prefix_cache(),
+            **self._speculation(),
             "preemptions": counts["preemptions"],
             "held_up_steps": counts["held_up"],
             "short_of_memory_steps": counts["short_of_memory"],
@@ -293,6 +309,29 @@ class SummaryRecorder:
         """Of the summary's latencies, by their names; not copies."""
         self._flush()
         return {**self._requests.histograms(), "itl_s": self._itl}
+
+    def _prefix_cache(self) -> dict[str, object]:
+        counts = self._prefix_counts()
+        if counts is None:
+            return {}
+        queried = counts["query_tokens"]
+        rate = counts["hit_tokens"] / queried if queried else None
+        return {"prefix_cache": {**counts, "hit_rate": rate}}
+
+    def _speculation(self) -> dict[str, object]:
+        """Drafts of the whole run; a decode is one verification by one request."""
+        drafts = self._drafts
+        if not drafts:
+            return {}
+        drafted, accepted, decodes = drafts.values()
+        return {
+            "speculation": {
+                "draft_tokens": drafted,
+                "accepted_tokens": accepted,
+                "acceptance_rate": accepted / drafted if drafted else None,
+                "tokens_per_decode": 1 + accepted / decodes if decodes else None,
+            }
+        }
 
     def _memory(self) -> dict[str, object]:
         capacity = self._capacity

@@ -1,12 +1,15 @@
 """One replica: a scheduler, an allocator and a clock, driven by SimPy.
 
 An engine step is one event: `schedule()`, then the clock's duration passes, then `complete()`.
+Asynchronous scheduling decides the next step when a step starts: two steps are in flight, and what
+arrives while one runs is seen by the step after the next (vllm/SPEC.md section 1).
 Simulated time is integer nanoseconds, so that equal instants stay equal. At one instant, arrivals
 come before the end of a step: the next `schedule()` sees every request that arrived by then.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +72,11 @@ class Replica:
         self._on_end = on_end
         self._wake: Event | None = None
         self._step_end_ns = 0
+        """When the latest booked step ended."""
+        self._device_free_ns = 0
+        """When the latest scheduled step will have ended."""
+        self._in_flight: deque[tuple[StepPlan, int]] = deque()
+        """Scheduled steps that are not booked, with their ends."""
         self._outgrew_memory: set[Sequence] = set()
         """Sequences that, alone, outgrew the memory since any request last advanced."""
 
@@ -91,27 +99,41 @@ class Replica:
 
     def run(self) -> Generator[Event, Any, None]:
         """The SimPy process: ends when all work is done or nothing can advance."""
-        env, scheduler = self.env, self.scheduler
+        depth = 2 if self.scheduler.is_async else 1
         while self.stuck is None:
-            if not scheduler.has_work():
-                if not self.may_send():
-                    return
+            if self.scheduler.has_work():
+                if self._schedule() and len(self._in_flight) < depth:
+                    continue
+            elif not self._in_flight and not self.may_send():
+                return
+            if self._in_flight:
+                yield from self._book_oldest()
+            elif self.stuck is None:
                 yield from self._sleep()
-                continue
-            plan = scheduler.schedule()
-            if plan.num_running:
-                duration_ns = round(self.clock.step_seconds(plan) * NS_PER_S)
-                self._begin(plan, duration_ns)
-                yield env.timeout(duration_ns)
-                self._end(plan)
-            elif plan.preempted:
-                self._begin(plan, 0)
-                self._end(plan)
-                self._watch(plan.preempted[-1])
-            elif self.may_send():
-                yield from self._sleep()
-            else:
-                self._give_up(scheduler.blocked_reason())
+
+    def _schedule(self) -> bool:
+        """Decide one step; False when only a step's end or an arrival can change anything."""
+        scheduler = self.scheduler
+        plan = scheduler.schedule()
+        start_ns = max(self.now_ns, self._device_free_ns)
+        if plan.scheduled_tokens or plan.padded_decodes:
+            duration_ns = round(self.clock.step_seconds(plan) * NS_PER_S)
+            self._begin(plan, start_ns, duration_ns)
+            self._in_flight.append((plan, start_ns + duration_ns))
+            return True
+        if plan.preempted:
+            self._begin(plan, start_ns, 0)
+            self._watch(plan.preempted[-1])
+            return not self._in_flight
+        if not self._in_flight and not self.may_send():
+            self._give_up(scheduler.blocked_reason())
+        return False
+
+    def _book_oldest(self) -> Generator[Event, Any, None]:
+        plan, end_ns = self._in_flight.popleft()
+        if end_ns > self.now_ns:
+            yield self.env.timeout(end_ns - self.now_ns)
+        self._end(plan)
 
     def _sleep(self) -> Generator[Event, Any, None]:
         start_ns = self.now_ns
@@ -120,15 +142,15 @@ class Replica:
         if self.now_ns > start_ns:
             self.recorder.idle(start_ns, self.now_ns - start_ns)
 
-    def _begin(self, plan: StepPlan, duration_ns: int) -> None:
-        start_ns = self.now_ns
+    def _begin(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
         for sequence in plan.preempted:
             if sequence.was_decoding:
-                sequence.last_token_ns = self._step_end_ns
+                sequence.last_token_ns = self._device_free_ns
         for sequence in plan.admitted:
             if sequence.first_scheduled_ns < 0:
                 sequence.first_scheduled_ns = start_ns
         self.steps += 1
+        self._device_free_ns = start_ns + duration_ns
         if plan.num_decodes or plan.prefill_tokens > plan.recomputed_tokens:
             self._outgrew_memory.clear()
         self.recorder.step(plan, start_ns, duration_ns)

@@ -10,7 +10,17 @@ from tests.cli.conftest import Command
 
 DATA = Path(__file__).parents[1] / "recordings" / "data"
 GOOD = DATA / "b5_watermark_idle_big.jsonl.gz"
-CACHED = DATA / "h4_aborts_apc.jsonl.gz"
+
+
+@pytest.fixture
+def uncovered(tmp_path: Path) -> Path:
+    """A recording of a model with state-space layers."""
+    lines = gzip.decompress(GOOD.read_bytes()).decode().splitlines()
+    header = json.loads(lines[0])
+    header["header"]["config"]["kv_groups"] = [{"type": "mamba"}]
+    path = tmp_path / "uncovered.jsonl"
+    path.write_text("\n".join([json.dumps(header), *lines[1:]]) + "\n")
+    return path
 
 
 @pytest.fixture
@@ -34,9 +44,13 @@ def test_a_reproduced_recording_passes_and_the_last_line_counts(kvsim: Command) 
     assert out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
 
 
-def test_what_is_not_simulated_fails_or_is_skipped_on_request(kvsim: Command) -> None:
-    assert kvsim("verify", str(CACHED)).status == 1
-    skipped = kvsim("verify", "--only-supported", str(CACHED), str(GOOD), str(GOOD))
+def test_what_is_not_covered_fails_or_is_skipped_on_request(
+    kvsim: Command, uncovered: Path
+) -> None:
+    failed = kvsim("verify", str(uncovered))
+    assert failed.status == 1
+    assert "not covered: layer group 'mamba'" in failed.out
+    skipped = kvsim("verify", "--only-supported", str(uncovered), str(GOOD), str(GOOD))
     assert skipped.status == 0
     assert skipped.out.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
 
@@ -46,6 +60,8 @@ def test_the_first_differing_row_is_shown_with_both_sides(kvsim: Command, altere
     assert status == 1
     assert out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
     assert f"{altered}:" in out
+    assert "(vLLM 0.33.0): step" in out
+    assert "  first rule that differs: block allocation: what is free after scheduling" in out
     assert "    recorded " in out
     assert "    replayed " in out
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kvsim.core.accounting import split
 from kvsim.core.contiguous import RESERVATIONS, ContiguousAllocator, Extent
 from kvsim.core.plan import Copy
+from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
 from kvsim.core.vllm_scheduler import VllmScheduler
 
@@ -29,7 +30,7 @@ def sequence(
 
 
 def admit(allocator: ContiguousAllocator, row: Sequence, keep_free: int = 0) -> bool:
-    return allocator.admit(row, row.request.prompt_tokens, 0, keep_free)
+    return allocator.admit(row, NO_HIT, row.request.prompt_tokens, 0, keep_free)
 
 
 def state(allocator: ContiguousAllocator) -> Any:
@@ -166,11 +167,11 @@ def test_nothing_grows_and_a_length_beyond_the_reservation_is_a_bug() -> None:
     before = state(allocator)
     assert allocator.reserves_ahead
     assert allocator.append_period() == 0
-    assert allocator.append(row, 60, 4)
+    assert allocator.append(row, 60, 4, 60 + 4)
     assert allocator.append_bulk([row])
     assert state(allocator) == before
     with pytest.raises(AssertionError, match=r"60 \+ 5 tokens > 64"):
-        allocator.append(row, 60, 5)
+        allocator.append(row, 60, 5, 60 + 5)
 
 
 def test_a_model_length_beyond_the_reservation_is_a_bug() -> None:
@@ -437,7 +438,7 @@ class ContiguousMachine(RuleBasedStateMachine):
     def compute(self, data: st.DataObject, tokens: int) -> None:
         row = data.draw(st.sampled_from(self.rows))
         tokens = min(tokens, row.final_kv_tokens - row.computed)
-        assert self.allocator.append(row, row.computed, tokens)
+        assert self.allocator.append(row, row.computed, tokens, row.computed + tokens)
         for position in range(row.computed, row.computed + tokens):
             self.content[row.extent.start_slot + position] = (row.request.request_id, position)
         row.computed += tokens

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kvsim.core.accounting import MemoryTerms, split
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.plan import Copy
+from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
 
 
@@ -19,7 +20,7 @@ def sequence(prompt: int, output: int = 8, name: str = "r") -> Sequence:
 
 
 def admit(allocator: GrowAllocator, row: Sequence, keep_free: int = 0) -> bool:
-    return allocator.admit(row, row.tokens, 0, keep_free)
+    return allocator.admit(row, NO_HIT, row.tokens, 0, keep_free)
 
 
 def terms(allocator: GrowAllocator, live: int) -> MemoryTerms:
@@ -95,9 +96,9 @@ def test_a_chunk_of_the_prompt_fits_the_width_and_closes_the_batch() -> None:
     allocator = GrowAllocator(20, 4)
     row = sequence(10)
     assert admit(allocator, row)
-    assert not allocator.append(row, 6, 5)
+    assert not allocator.append(row, 6, 5, 6 + 5)
     assert admit(allocator, sequence(3))
-    assert allocator.append(row, 6, 4)
+    assert allocator.append(row, 6, 4, 6 + 4)
     assert not admit(allocator, sequence(3))
 
 

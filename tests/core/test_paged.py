@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvsim.core.accounting import split
 from kvsim.core.block_pool import BlockPool
 from kvsim.core.paged import PagedAllocator
+from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
 
 
@@ -27,7 +28,7 @@ def test_mean_empty_tail_over_any_block_size_consecutive_lengths_is_half_of_one_
         for length in range(first, first + block_size):
             allocator = PagedAllocator(5000, block_size)
             held = sequence(length)
-            assert allocator.admit(held, length, length, 0)
+            assert allocator.admit(held, NO_HIT, length, length, 0)
             empty += allocator.usage.allocated - length
         assert empty * 2 == block_size * (block_size - 1)
 
@@ -37,11 +38,11 @@ def test_at_most_one_partial_block_per_sequence_and_no_external_fragmentation() 
     allocator = PagedAllocator(2000, 16)
     held = [sequence(length, output=40) for length in range(1, 60)]
     for one in held:
-        assert allocator.admit(one, one.request.prompt_tokens, 0, 0)
+        assert allocator.admit(one, NO_HIT, one.request.prompt_tokens, 0, 0)
     for extra in range(1, 40):
         for one in held:
             computed = one.request.prompt_tokens + extra - 1
-            assert allocator.append(one, computed, 1)
+            assert allocator.append(one, computed, 1, computed + 1)
             assert len(one.table) * 16 - (computed + 1) < 16
             assert not allocator.held_up(one)
     assert allocator.largest_free_extent() == allocator.free_count() * 16
@@ -51,8 +52,8 @@ def test_freed_blocks_are_reused_last_first() -> None:
     """vllm/SPEC.md section 4: un-hashed blocks go to the front in reverse table order."""
     allocator = PagedAllocator(9, 4)
     first, second = sequence(9), sequence(4)
-    assert allocator.admit(first, 9, 0, 0)
-    assert allocator.admit(second, 4, 0, 0)
+    assert allocator.admit(first, NO_HIT, 9, 0, 0)
+    assert allocator.admit(second, NO_HIT, 4, 0, 0)
     assert (first.table, second.table) == ([1, 2, 3], [4])
     allocator.release(first)
     assert allocator.pool.free_ids() == [3, 2, 1, 5, 6, 7, 8]
@@ -61,10 +62,10 @@ def test_freed_blocks_are_reused_last_first() -> None:
 def test_the_watermark_and_the_full_sequence_gate_refuse_and_change_nothing() -> None:
     allocator = PagedAllocator(11, 4)
     one = sequence(30)
-    assert not allocator.admit(one, 8, 41, 0)
-    assert not allocator.admit(one, 8, 40, 1)
+    assert not allocator.admit(one, NO_HIT, 8, 41, 0)
+    assert not allocator.admit(one, NO_HIT, 8, 40, 1)
     assert (one.table, allocator.free_count(), allocator.usage.allocated) == ([], 10, 0)
-    assert allocator.admit(one, 8, 40, 0)
+    assert allocator.admit(one, NO_HIT, 8, 40, 0)
     assert one.table == [1, 2]
 
 
@@ -76,8 +77,8 @@ def test_without_a_null_block_every_block_is_usable() -> None:
 def test_a_block_is_free_only_when_its_last_holder_gives_it_back() -> None:
     pool = BlockPool(6, null_block=True)
     table = pool.take(3)
-    pool.share(table[:2])
-    pool.share(table[:1])
+    pool.hold(table[:2])
+    pool.hold(table[:1])
     assert [pool.ref_cnt(block) for block in table] == [3, 2, 1]
     assert pool.give_back(table) == 1
     assert pool.free_ids() == [3, 4, 5]
@@ -89,8 +90,8 @@ def test_a_block_is_free_only_when_its_last_holder_gives_it_back() -> None:
 def test_a_block_held_twice_is_noticed_by_the_integrity_check() -> None:
     allocator = PagedAllocator(6, 4)
     one, two = sequence(8), sequence(4)
-    allocator.admit(one, 8, 0, 0)
-    allocator.admit(two, 4, 0, 0)
+    allocator.admit(one, NO_HIT, 8, 0, 0)
+    allocator.admit(two, NO_HIT, 4, 0, 0)
     two.table = [1]
     with pytest.raises(AssertionError, match="lost block 3"):
         allocator.check_integrity([one, two])
@@ -112,7 +113,7 @@ class PagedMachine(RuleBasedStateMachine):
         blocks = -(-prompt // self.allocator.block_size)
         fits = blocks + keep <= self.allocator.free_count()
         assert self.allocator.fits_sum(one) == (blocks <= self.allocator.free_count())
-        assert self.allocator.admit(one, prompt, prompt, keep) == fits
+        assert self.allocator.admit(one, NO_HIT, prompt, prompt, keep) == fits
         if fits:
             self.held[self.next] = one
             self.computed[self.next] = prompt
@@ -127,7 +128,7 @@ class PagedMachine(RuleBasedStateMachine):
             return
         before = self.allocator.free_count()
         needs = self.computed[key] % self.allocator.block_size == 0
-        if self.allocator.append(one, self.computed[key], 1):
+        if self.allocator.append(one, self.computed[key], 1, self.computed[key] + 1):
             self.computed[key] += 1
             assert before - self.allocator.free_count() == needs
         else:

@@ -10,7 +10,7 @@ from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.orca_scheduler import OrcaScheduler
 from kvsim.core.paged import PagedAllocator
-from kvsim.core.protocols import Allocator, Scheduler
+from kvsim.core.protocols import NO_HIT, Allocator, Scheduler
 from kvsim.core.request import Request, Sequence
 from kvsim.core.static_scheduler import StaticScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
@@ -152,8 +152,8 @@ def test_the_running_requests_are_looked_at_only_when_a_map_is_taken() -> None:
 def test_a_block_of_two_tables_is_listed_as_shared_and_drawn_once() -> None:
     memory = PagedAllocator(11, 4)
     first, second = (Sequence(Request(name, 0, 8, 4), 64) for name in "ab")
-    assert memory.admit(first, 8, 0, 0)
-    memory.pool.share(first.table)
+    assert memory.admit(first, NO_HIT, 8, 0, 0)
+    memory.pool.hold(first.table)
     second.table = first.table + memory.pool.take(1)
     first.computed, second.computed = 8, 10
     maps = SnapshotRecorder(memory, lambda: [first, second])
@@ -172,7 +172,7 @@ def test_what_is_beyond_a_limit_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     memory = PagedAllocator(11, 4)
     rows = [Sequence(Request(name * 300, 0, 8, 4), 64) for name in "ab"]
     for row in rows:
-        assert memory.admit(row, 8, 0, 0)
+        assert memory.admit(row, NO_HIT, 8, 0, 0)
     maps = SnapshotRecorder(memory, lambda: rows)
     maps.step(plan(), 0, S)
     snapshot = maps.snapshots()["snapshots"][0]

@@ -1,0 +1,228 @@
+"""What blocks of layer groups hold, and what is found among them (vllm/SPEC.md section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from kvsim.core.block_pool import BlockPool
+from kvsim.core.group import NEVER, GroupKind, LayerGroup
+from kvsim.core.hit_ledger import HitLedger
+from kvsim.core.prefix_cache import PrefixCache
+from kvsim.core.protocols import NO_HIT, Hit
+from kvsim.core.request import Sequence
+from kvsim.core.streams import MAX_KINDS, StreamTree, block_keys
+
+
+class GroupedHit(NamedTuple):
+    """`Hit.blocks` of a look-up over layer groups. It may say something although nothing is hit."""
+
+    tables: list[list[int]]
+    """One per group, as long as the hit; 0 out of the window."""
+    junction: int
+    """The longest hit of any group, in tokens, if that is more than the hit of all; else 0."""
+
+
+class GroupCache:
+    """Contents of the blocks of all groups of a pool; `aligned` tokens are the scheduler block."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        cache: PrefixCache,
+        groups: Seq[LayerGroup],
+        kinds: Seq[GroupKind],
+        *,
+        aligned: int,
+        streams: StreamTree,
+        hash_lookahead: int,
+        names_private: bool,
+    ) -> None:
+        """`names_private` gives every content a name, even if nobody else can ask for it."""
+        if len(groups) > MAX_KINDS:
+            raise ValueError(f"{len(groups)} groups: the prefix cache tells at most {MAX_KINDS}")
+        self._pool = pool
+        self._cache = cache
+        self._groups = groups
+        self._kinds = kinds
+        self._aligned = aligned
+        self._streams = streams
+        self._hash_lookahead = hash_lookahead
+        self._names_private = names_private
+        self._keeps_all = any(group.window is None for group in groups)
+        self.ledger = HitLedger(aligned)
+        """Why prompt tokens were not found."""
+        windows = sum(groups[kind.members[0]].window is not None for kind in kinds)
+        # A sliding hit, looked up again within its own length, is the same: only another kind of
+        # sliding group can shorten it.
+        self._one_pass = windows <= 1
+
+    def lookup(self, sequence: Sequence) -> Hit:
+        """The longest prefix that all groups have cached, a multiple of the scheduler block.
+
+        Each kind of group is asked within the limit that the kinds before it left. The last known
+        token is always computed.
+        """
+        tables: list[list[int]] = [[] for _ in self._groups]
+        length = sequence.tokens - 1
+        longest = 0
+        while True:
+            before = length
+            for kind in self._kinds:
+                stop = length // kind.block_size
+                keys = [self.keys(sequence, 0, stop, member) for member in kind.members]
+                found = kind.longest_hit(self._cache, keys)
+                length = len(found[0]) * kind.block_size
+                longest = max(longest, length)
+                for member, table in zip(kind.members, found, strict=True):
+                    tables[member] = table
+            if self._one_pass or length == before:
+                break
+        if not longest:
+            return NO_HIT
+        return self._usable(tables, length, longest)
+
+    def _usable(self, tables: list[list[int]], length: int, longest: int) -> Hit:
+        """Cut the tables to the common length and to the window."""
+        free_blocks = 0
+        for kind in self._kinds:
+            nulls, stop = kind.skipped_blocks(length), length // kind.block_size
+            for member in kind.members:
+                held = tables[member][nulls:stop]
+                free_blocks += self._pool.count_free(held)
+                tables[member] = [0] * nulls + held
+        return Hit(length, GroupedHit(tables, longest if longest > length else 0), free_blocks)
+
+    def keys(self, sequence: Sequence, first: int, stop: int, group: int) -> Seq[int]:
+        """Content numbers of the logical blocks `first` to `stop` (excluded) of a group."""
+        if not sequence.piece_ends:
+            self._open(sequence)
+        size = self._groups[group].block_size
+        return block_keys(sequence, first, stop, size, kind=group, lookahead=self._hash_lookahead)
+
+    def _open(self, sequence: Sequence) -> None:
+        """Number the sequence's content, and find how much of it others can share."""
+        self._streams.open(sequence)
+        request = sequence.request
+        if self._names_private or (request.segments and request.output_stream is not None):
+            sequence.first_private = NEVER
+        elif request.segments is not None:
+            sequence.first_private = max(request.prompt_tokens - self._hash_lookahead, 0)
+
+    def computed(self, sequence: Sequence, end: int, known: int) -> None:
+        """The first `end` tokens are being computed, `known` tokens are known in value."""
+        self.seal(sequence, end, known)
+        self.ledger.computed(sequence, min(end, known))
+
+    def seal(self, sequence: Sequence, end: int, known: int) -> None:
+        """Give the blocks that are kept their content, up to `end` computed tokens.
+
+        `known` tokens are known in value. Whole scheduler blocks are considered, each once.
+        """
+        first = sequence.sealed
+        stop = min(end, known - self._hash_lookahead) // self._aligned
+        if stop <= first:
+            return
+        sequence.sealed = stop
+        ends = self._kept_ends(sequence)
+        for kind in self._kinds:
+            per = self._aligned // kind.block_size
+            low, high = first * per, stop * per
+            private = min(max(sequence.first_private // kind.block_size, low), high)
+            nulls = sequence.null_blocks[kind.members[0]]
+            if private > low:
+                named = [index for index in kind.kept(low, private, ends) if index >= nulls]
+                self._name(sequence, kind, named)
+            unnamed = kind.kept(max(private, nulls), high, ends)
+            self._cache.num_private += len(unnamed) * len(kind.members)
+
+    def _name(self, sequence: Sequence, kind: GroupKind, indices: Seq[int]) -> None:
+        """From now on others find these blocks."""
+        if not indices:
+            return
+        first, stop = indices[0], indices[-1] + 1
+        for member in kind.members:
+            table = sequence.tables[member]
+            keys = self.keys(sequence, first, stop, member)
+            blocks = [table[index] for index in indices]
+            self._cache.seal(blocks, [keys[index - first] for index in indices])
+
+    def free(self, sequence: Sequence, member: int, kind: GroupKind, first: int, stop: int) -> int:
+        """Give back blocks of a table, last one first; return how many became free.
+
+        Those with a content go to the back of the free queue, the others to the front.
+        """
+        blocks = sequence.tables[member][first:stop]
+        considered = min(sequence.sealed * self._aligned // kind.block_size, stop)
+        if considered <= first:
+            return self._pool.give_back(blocks)
+        private = min(max(sequence.first_private // kind.block_size, first), considered)
+        cache = self._cache
+        contents = [block for block in blocks[: private - first] if block in cache]
+        plain = [block for block in blocks[: private - first] if block not in cache]
+        num_named = len(contents)
+        kept = kind.kept(private, considered, self._kept_ends(sequence))
+        if len(kept) == considered - private:
+            contents += blocks[private - first : considered - first]
+            plain += blocks[considered - first :]
+        else:
+            chosen = set(kept)
+            for index in range(private, stop):
+                (contents if index in chosen else plain).append(blocks[index - first])
+        return self._pool.give_back([*contents, *plain], len(contents), num_named)
+
+    def name_private(self, sequence: Sequence) -> None:
+        """The sequence will look for its own content: from now on that is found like any."""
+        if not sequence.piece_ends:
+            self._open(sequence)
+        ends = self._kept_ends(sequence)
+        for kind in self._kinds:
+            size, nulls = kind.block_size, sequence.null_blocks[kind.members[0]]
+            considered = sequence.sealed * self._aligned // size
+            first = max(sequence.first_private // size, nulls)
+            if first < considered:
+                unnamed = kind.kept(first, considered, ends)
+                self._cache.num_private -= len(unnamed) * len(kind.members)
+                self._name(sequence, kind, unnamed)
+        sequence.first_private = NEVER
+
+    def _kept_ends(self, sequence: Sequence) -> tuple[int, int]:
+        """Places whose windows sliding groups keep: the prompt's reusable end and the junction."""
+        last_prompt_token = sequence.request.prompt_tokens - 1
+        return last_prompt_token - last_prompt_token % self._aligned, sequence.junction
+
+    def next_end(self, sequence: Sequence) -> int:
+        """Where the next blocks that get a content end, in tokens; NEVER if none will.
+
+        Of a decode, whose prompt is considered.
+        """
+        if self._keeps_all:
+            return (sequence.sealed + 1) * self._aligned + self._hash_lookahead
+        until = NEVER
+        for kind in self._kinds:
+            size = kind.block_size
+            kept = kind.next_kept(sequence.sealed * self._aligned // size)
+            if kept is not None:
+                until = min(until, -(-(kept + 1) * size // self._aligned) * self._aligned)
+        return until + self._hash_lookahead
+
+    def check_integrity(self, sequences: Seq[Sequence]) -> None:
+        """What was considered and is kept has a content, what was not considered has none."""
+        private = sum(block not in self._cache for block in self._cache.free.ids())
+        for sequence in sequences:
+            ends = self._kept_ends(sequence)
+            for kind in self._kinds:
+                size, nulls = kind.block_size, sequence.null_blocks[kind.members[0]]
+                considered = sequence.sealed * self._aligned // size
+                shared = min(sequence.first_private // size, considered)
+                kept = {index for index in kind.kept(0, shared, ends) if index >= nulls}
+                private += len(kind.kept(max(shared, nulls), considered, ends)) * len(kind.members)
+                for member in kind.members:
+                    table = sequence.tables[member]
+                    named = {i for i in range(nulls, len(table)) if table[i] in self._cache}
+                    assert kept <= named, f"{sequence}: group {member} lost {kept - named}"
+                    early = {index for index in named if index >= shared}
+                    assert not early, f"{sequence}: group {member} has contents in {early}"
+        assert private == self._cache.num_private, (
+            f"private contents free or in tables ({private}) != {self._cache.num_private}"
+        )
