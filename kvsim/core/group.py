@@ -39,8 +39,8 @@ class GroupKind(Protocol):
     def frees_at(self, null_blocks: int) -> int:
         """Smallest number of computed tokens that skips more blocks than `null_blocks`."""
 
-    def kept(self, first: int, stop: int, ends: Seq[int]) -> Seq[int]:
-        """Which of the blocks `first` to `stop` (excluded) the prefix cache keeps.
+    def kept(self, first: int, stop: int, ends: Seq[int]) -> list[tuple[int, int]]:
+        """Which of the blocks `first` to `stop` (excluded) the prefix cache keeps, as ranges.
 
         `ends`, in tokens, are places in the sequence whose windows are kept.
         """
@@ -76,9 +76,9 @@ class FullKind:
         """Never."""
         return NEVER
 
-    def kept(self, first: int, stop: int, ends: Seq[int]) -> Seq[int]:
+    def kept(self, first: int, stop: int, ends: Seq[int]) -> list[tuple[int, int]]:
         """All."""
-        return range(first, stop)
+        return [(first, stop)] if first < stop else []
 
     def next_kept(self, first: int) -> int | None:
         """All."""
@@ -137,21 +137,21 @@ class SlidingKind:
         """When the window begins one block later."""
         return (null_blocks + 1) * self.block_size + self._window - 1
 
-    def kept(self, first: int, stop: int, ends: Seq[int]) -> Seq[int]:
+    def kept(self, first: int, stop: int, ends: Seq[int]) -> list[tuple[int, int]]:
         """The last blocks before the ends and before the retained places."""
-        size, run = self.block_size, self._run
-        kept: set[int] = set()
-        if not self._segment:
-            if first * size >= max(ends):
-                return ()
-        else:
-            span = run * size
-            if span >= self._segment:
-                return range(first, stop)
-            kept.update(i for i in range(first, stop) if -(i + 1) * size % self._segment < span)
-        for end in ends:
-            kept.update(range(max(first, end // size - run), min(stop, end // size)))
-        return sorted(kept)
+        size, run, segment = self.block_size, self._run, self._segment
+        if segment and run * size >= segment:
+            return [(first, stop)] if first < stop else []
+        if segment:
+            retained = -(-(first + 1) * size // segment) * segment
+            ends = [*ends, *range(retained, (stop + run) * size, segment)]
+        ranges: list[tuple[int, int]] = []
+        for end in sorted(ends):
+            low, high = max(end // size - run, first), min(end // size, stop)
+            if low < high:
+                ranges.append((low, high))
+                first = high
+        return ranges
 
     def next_kept(self, first: int) -> int | None:
         """The last blocks before the retained places."""

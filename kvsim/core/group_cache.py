@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
@@ -24,7 +25,13 @@ class GroupedHit(NamedTuple):
 
 
 class GroupCache:
-    """Contents of the blocks of all groups of a pool; `aligned` tokens are the scheduler block."""
+    """Contents of the blocks of all groups of a pool; `aligned` tokens are the scheduler block.
+
+    `Sequence.sealed` counts the leading scheduler blocks that were considered: which blocks of
+    which group then got a content, the kinds tell. `Sequence.first_private` is in tokens; blocks
+    that end behind them can be asked for by their own sequence only, after a preemption. They are
+    counted, and get a name when that becomes possible.
+    """
 
     def __init__(
         self,
@@ -111,80 +118,103 @@ class GroupCache:
 
     def computed(self, sequence: Sequence, end: int, known: int) -> None:
         """The first `end` tokens are being computed, `known` tokens are known in value."""
-        self.seal(sequence, end, known)
-        self.ledger.computed(sequence, min(end, known))
+        upto = end if end < known else known
+        self.seal(sequence, upto, known)
+        if sequence.request.segments is not None:
+            self.ledger.computed(sequence, upto)
 
-    def seal(self, sequence: Sequence, end: int, known: int) -> None:
-        """Give the blocks that are kept their content, up to `end` computed tokens.
+    def seal(self, sequence: Sequence, upto: int, known: int) -> None:
+        """Give the blocks that are kept their content, up to `upto` computed and known tokens.
 
-        `known` tokens are known in value. Whole scheduler blocks are considered, each once.
+        `known` tokens are known in all. Whole scheduler blocks are considered, each once.
         """
         first = sequence.sealed
-        stop = min(end, known - self._hash_lookahead) // self._aligned
+        stop = upto // self._aligned
         if stop <= first:
             return
+        if self._hash_lookahead:
+            stop = min(stop, (known - self._hash_lookahead) // self._aligned)
+            if stop <= first:
+                return
         sequence.sealed = stop
         ends = self._kept_ends(sequence)
         for kind in self._kinds:
             per = self._aligned // kind.block_size
-            low, high = first * per, stop * per
-            private = min(max(sequence.first_private // kind.block_size, low), high)
-            nulls = sequence.null_blocks[kind.members[0]]
+            low, high = max(first * per, sequence.null_blocks[kind.members[0]]), stop * per
+            private = sequence.first_private // kind.block_size
             if private > low:
-                named = [index for index in kind.kept(low, private, ends) if index >= nulls]
-                self._name(sequence, kind, named)
-            unnamed = kind.kept(max(private, nulls), high, ends)
-            self._cache.num_private += len(unnamed) * len(kind.members)
+                self._name(sequence, kind, kind.kept(low, min(private, high), ends))
+                low = private
+            self._cache.num_private += _length(kind.kept(low, high, ends)) * len(kind.members)
 
-    def _name(self, sequence: Sequence, kind: GroupKind, indices: Seq[int]) -> None:
+    def _name(self, sequence: Sequence, kind: GroupKind, ranges: Seq[tuple[int, int]]) -> None:
         """From now on others find these blocks."""
-        if not indices:
-            return
-        first, stop = indices[0], indices[-1] + 1
-        for member in kind.members:
-            table = sequence.tables[member]
-            keys = self.keys(sequence, first, stop, member)
-            blocks = [table[index] for index in indices]
-            self._cache.seal(blocks, [keys[index - first] for index in indices])
+        for first, stop in ranges:
+            for member in kind.members:
+                blocks = sequence.tables[member][first:stop]
+                self._cache.seal(blocks, self.keys(sequence, first, stop, member))
 
-    def free(self, sequence: Sequence, member: int, kind: GroupKind, first: int, stop: int) -> int:
-        """Give back blocks of a table, last one first; return how many became free.
+    def leave(self, sequence: Sequence, member: int, kind: GroupKind, first: int, stop: int) -> int:
+        """Give back blocks out of the window, last one first; return how many became free."""
+        if member == kind.members[0]:
+            # The sequence will look for them if it is preempted.
+            self._name_private(sequence, kind, first, stop)
+        return self._free(sequence, member, kind, first, stop, private=stop)
 
-        Those with a content go to the back of the free queue, the others to the front.
+    def release(self, sequence: Sequence, member: int, kind: GroupKind) -> int:
+        """Give back a table, last block first; return how many became free."""
+        first, stop = sequence.null_blocks[member], len(sequence.tables[member])
+        private = sequence.first_private // kind.block_size
+        return self._free(sequence, member, kind, first, stop, private)
+
+    def _free(
+        self,
+        sequence: Sequence,
+        member: int,
+        kind: GroupKind,
+        first: int,
+        stop: int,
+        private: int,
+    ) -> int:
+        """Blocks with a content go to the back of the free queue, the others to the front.
+
+        Contents from the block `private` on have no name.
         """
         blocks = sequence.tables[member][first:stop]
         considered = min(sequence.sealed * self._aligned // kind.block_size, stop)
         if considered <= first:
             return self._pool.give_back(blocks)
-        private = min(max(sequence.first_private // kind.block_size, first), considered)
-        cache = self._cache
-        contents = [block for block in blocks[: private - first] if block in cache]
-        plain = [block for block in blocks[: private - first] if block not in cache]
+        private = min(max(private, first), considered)
+        shared = blocks[: private - first]
+        contents = [block for block in shared if block in self._cache]
+        others = [block for block in shared if block not in self._cache]
         num_named = len(contents)
-        kept = kind.kept(private, considered, self._kept_ends(sequence))
-        if len(kept) == considered - private:
-            contents += blocks[private - first : considered - first]
-            plain += blocks[considered - first :]
-        else:
-            chosen = set(kept)
-            for index in range(private, stop):
-                (contents if index in chosen else plain).append(blocks[index - first])
-        return self._pool.give_back([*contents, *plain], len(contents), num_named)
+        for low, high in kind.kept(private, considered, self._kept_ends(sequence)):
+            others += blocks[private - first : low - first]
+            contents += blocks[low - first : high - first]
+            private = high
+        others += blocks[private - first :]
+        return self._pool.give_back(contents + others, len(contents), num_named)
 
     def name_private(self, sequence: Sequence) -> None:
         """The sequence will look for its own content: from now on that is found like any."""
         if not sequence.piece_ends:
             self._open(sequence)
-        ends = self._kept_ends(sequence)
         for kind in self._kinds:
-            size, nulls = kind.block_size, sequence.null_blocks[kind.members[0]]
-            considered = sequence.sealed * self._aligned // size
-            first = max(sequence.first_private // size, nulls)
-            if first < considered:
-                unnamed = kind.kept(first, considered, ends)
-                self._cache.num_private -= len(unnamed) * len(kind.members)
-                self._name(sequence, kind, unnamed)
+            member = kind.members[0]
+            first, stop = sequence.null_blocks[member], len(sequence.tables[member])
+            self._name_private(sequence, kind, first, stop)
         sequence.first_private = NEVER
+
+    def _name_private(self, sequence: Sequence, kind: GroupKind, first: int, stop: int) -> None:
+        """Name what has a content among the blocks `first` to `stop` (excluded)."""
+        size = kind.block_size
+        first = max(sequence.first_private // size, first)
+        stop = min(sequence.sealed * self._aligned // size, stop)
+        if first < stop:
+            kept = kind.kept(first, stop, self._kept_ends(sequence))
+            self._cache.num_private -= _length(kept) * len(kind.members)
+            self._name(sequence, kind, kept)
 
     def _kept_ends(self, sequence: Sequence) -> tuple[int, int]:
         """Places whose windows sliding groups keep: the prompt's reusable end and the junction."""
@@ -215,8 +245,9 @@ class GroupCache:
                 size, nulls = kind.block_size, sequence.null_blocks[kind.members[0]]
                 considered = sequence.sealed * self._aligned // size
                 shared = min(sequence.first_private // size, considered)
-                kept = {index for index in kind.kept(0, shared, ends) if index >= nulls}
-                private += len(kind.kept(max(shared, nulls), considered, ends)) * len(kind.members)
+                kept = {i for ends_of in kind.kept(nulls, shared, ends) for i in range(*ends_of)}
+                own = kind.kept(max(shared, nulls), considered, ends)
+                private += _length(own) * len(kind.members)
                 for member in kind.members:
                     table = sequence.tables[member]
                     named = {i for i in range(nulls, len(table)) if table[i] in self._cache}
@@ -226,3 +257,44 @@ class GroupCache:
         assert private == self._cache.num_private, (
             f"private contents free or in tables ({private}) != {self._cache.num_private}"
         )
+
+
+class NoGroupCache:
+    """Nothing gets a content, nothing is found."""
+
+    ledger = None
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+
+    def lookup(self, sequence: Sequence) -> Hit:
+        """No cached tokens."""
+        return NO_HIT
+
+    def computed(self, sequence: Sequence, end: int, known: int) -> None:
+        """Nothing to do."""
+
+    def seal(self, sequence: Sequence, upto: int, known: int) -> None:
+        """Nothing to do."""
+
+    def leave(self, sequence: Sequence, member: int, kind: GroupKind, first: int, stop: int) -> int:
+        """Give back blocks out of the window, last one first; return how many became free."""
+        return self._pool.give_back(sequence.tables[member][first:stop])
+
+    def release(self, sequence: Sequence, member: int, kind: GroupKind) -> int:
+        """Give back a table, last block first; return how many became free."""
+        return self._pool.give_back(sequence.tables[member][sequence.null_blocks[member] :])
+
+    def name_private(self, sequence: Sequence) -> None:
+        """Nothing to do."""
+
+    def next_end(self, sequence: Sequence) -> int:
+        """Never."""
+        return NEVER
+
+    def check_integrity(self, sequences: Seq[Sequence]) -> None:
+        """Nothing to check."""
+
+
+def _length(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - first for first, stop in ranges)

@@ -17,10 +17,10 @@ from kvsim.core.group import (
     group_kinds,
     scheduler_block,
 )
-from kvsim.core.group_cache import GroupCache, GroupedHit
+from kvsim.core.group_cache import GroupCache, GroupedHit, NoGroupCache
 from kvsim.core.plan import Copy
 from kvsim.core.prefix_cache import PrefixCache
-from kvsim.core.protocols import NO_HIT, Hit
+from kvsim.core.protocols import Hit
 from kvsim.core.request import Request, Sequence
 from kvsim.core.streams import StreamTree
 
@@ -87,13 +87,19 @@ class GroupedAllocator:
         self._sliding = [index for index, group in enumerate(groups) if group.window is not None]
         self._max_model_len = max_model_len
         self._lag = 1 if async_scheduling else 0
+        self._shapes = [
+            (kind.members[0], len(kind.members), kind.block_size, kind.frees_at(0))
+            for kind in self._kinds
+        ]
+        """Per kind: a group, how many there are, tokens per block, and when the first block leaves
+        the window; each further one leaves a block of tokens later."""
         self._lookahead_tokens = lookahead_tokens
         self._contents = self._open_cache(streams or StreamTree(), hash_lookahead)
-        self.ledger = None if self._contents is None else self._contents.ledger
+        self.ledger = self._contents.ledger
 
-    def _open_cache(self, streams: StreamTree, hash_lookahead: int) -> GroupCache | None:
+    def _open_cache(self, streams: StreamTree, hash_lookahead: int) -> GroupCache | NoGroupCache:
         if self.cache is None:
-            return None
+            return NoGroupCache(self.pool)
         return GroupCache(
             self.pool,
             self.cache,
@@ -126,7 +132,7 @@ class GroupedAllocator:
         The result says where a longer hit of some group ended even if the common hit is empty: hand
         it to `admit` unchanged.
         """
-        return NO_HIT if self._contents is None else self._contents.lookup(sequence)
+        return self._contents.lookup(sequence)
 
     def admit(
         self, sequence: Sequence, hit: Hit, new_tokens: int, known_tokens: int, keep_free: int
@@ -140,10 +146,9 @@ class GroupedAllocator:
         free = self.pool.num_free() - keep_free - hit.free_blocks
         if self._gate_need(min(known_tokens, self._max_model_len), hit.tokens) > free:
             return False
-        missing = sum(
-            (-(-slots // kind.block_size) - hit.tokens // kind.block_size) * len(kind.members)
-            for kind in self._kinds
-        )
+        missing = 0
+        for _, groups, size, _ in self._shapes:
+            missing += (-(-slots // size) - hit.tokens // size) * groups
         if missing > free:
             return False
         if self.ledger is not None:
@@ -156,16 +161,17 @@ class GroupedAllocator:
         if hit.tokens:
             self._use_hit(sequence)
         self._extend(sequence, slots)
-        if self._contents is not None:
-            self._contents.computed(sequence, end, sequence.tokens)
+        self._contents.computed(sequence, end, sequence.tokens)
         return True
 
     def _gate_need(self, tokens: int, hit_tokens: int) -> int:
         """Blocks beyond the hit that the gate wants for `tokens` tokens; section 3's need()."""
-        return sum(
-            max(kind.gate_blocks(tokens) - hit_tokens // kind.block_size, 0) * len(kind.members)
-            for kind in self._kinds
-        )
+        need = 0
+        for kind in self._kinds:
+            missing = kind.gate_blocks(tokens) - hit_tokens // kind.block_size
+            if missing > 0:
+                need += missing * len(kind.members)
+        return need
 
     def _slots_for(self, end: int) -> int:
         if not self._lookahead_tokens:
@@ -195,22 +201,24 @@ class GroupedAllocator:
         Blocks that the window has left are given back first, even if the answer is no: the
         exception to "a refused call changes nothing". Asking again changes nothing more.
         """
-        if self._sliding:
-            self._leave_window(sequence, computed - in_flight)
         end = computed + new_tokens
         slots = self._slots_for(end)
-        tables = sequence.tables
+        tables, nulls = sequence.tables, sequence.null_blocks
         missing = 0
-        for kind in self._kinds:
-            count = -(-slots // kind.block_size) - len(tables[kind.members[0]])
+        leaves = False
+        for group, groups, size, frees_at in self._shapes:
+            if computed - in_flight >= nulls[group] * size + frees_at:
+                leaves = True
+            count = -(-slots // size) - len(tables[group])
             if count > 0:
-                missing += count * len(kind.members)
+                missing += count * groups
+        if leaves:
+            self._leave_window(sequence, computed - in_flight)
         if missing:
             if missing > self.pool.num_free():
                 return False
             self._extend(sequence, slots)
-        if self._contents is not None:
-            self._contents.computed(sequence, end, known)
+        self._contents.computed(sequence, end, known)
         return True
 
     def _leave_window(self, sequence: Sequence, computed: int) -> None:
@@ -218,10 +226,10 @@ class GroupedAllocator:
         nulls = sequence.null_blocks
         freed = left = 0
         for index in self._sliding:
-            first = nulls[index]
-            stop = self._kind_of[index].skipped_blocks(computed)
+            kind, first = self._kind_of[index], nulls[index]
+            stop = kind.skipped_blocks(computed)
             if stop > first:
-                freed += self._free(sequence, index, first, stop)
+                freed += self._contents.leave(sequence, index, kind, first, stop)
                 left += stop - first
                 sequence.tables[index][first:stop] = [0] * (stop - first)
                 nulls[index] = stop
@@ -231,12 +239,6 @@ class GroupedAllocator:
             usage.shared -= (left - freed) * size
             usage.out_of_window += left * size
             usage.cached = self.pool.num_cached_free() * size
-
-    def _free(self, sequence: Sequence, index: int, first: int, stop: int) -> int:
-        """Give back blocks of one table, last one first; return how many became free."""
-        if self._contents is None:
-            return self.pool.give_back(sequence.tables[index][first:stop])
-        return self._contents.free(sequence, index, self._kind_of[index], first, stop)
 
     def _extend(self, sequence: Sequence, slots: int) -> None:
         """Give each table, group after group, the blocks it lacks for `slots` tokens."""
@@ -266,8 +268,7 @@ class GroupedAllocator:
 
     def seal(self, sequence: Sequence, upto: int) -> None:
         """The first `upto` tokens have KV, and the token behind them is known."""
-        if self._contents is not None:
-            self._contents.seal(sequence, upto, NEVER)
+        self._contents.seal(sequence, upto, NEVER)
 
     def append_bulk(self, sequences: Seq[Sequence]) -> bool:
         """Never called: appends are irregular."""
@@ -287,17 +288,16 @@ class GroupedAllocator:
         Of a decode: one token is computed at a time, and it is known before the append
         (synchronous) or one append later (asynchronous, where one token is in flight).
         """
-        until = NEVER
-        if self._contents is not None:
-            until = self._contents.next_end(sequence) - 1 + self._lag
+        until = self._contents.next_end(sequence) - 1 + self._lag
         tables, nulls = sequence.tables, sequence.null_blocks
-        for kind in self._kinds:
-            member = kind.members[0]
-            room = len(tables[member]) * kind.block_size
-            if room < self._max_model_len:
-                until = min(until, room - self._lookahead_tokens)
-            until = min(until, kind.frees_at(nulls[member]) + self._lag)
-        return max(until - computed, 0)
+        for group, _, size, frees_at in self._shapes:
+            room = len(tables[group]) * size
+            if room < self._max_model_len and room - self._lookahead_tokens < until:
+                until = room - self._lookahead_tokens
+            leaves = nulls[group] * size + frees_at + self._lag
+            if leaves < until:
+                until = leaves
+        return until - computed if until > computed else 0
 
     def free_count(self) -> int:
         """Blocks in the free queue."""
@@ -310,11 +310,10 @@ class GroupedAllocator:
     def fits_sum(self, sequence: Sequence) -> bool:
         """Whether the full-sequence gate would let a waiting sequence pass."""
         tokens = min(sequence.tokens, self._max_model_len)
-        free = self.pool.num_free()
-        if self._gate_need(tokens, 0) <= free or self.cache is None:
-            return self._gate_need(tokens, 0) <= free
+        if self._gate_need(tokens, 0) <= self.pool.num_free():
+            return True
         hit = self.lookup(sequence)
-        return self._gate_need(tokens, hit.tokens) + hit.free_blocks <= free
+        return self._gate_need(tokens, hit.tokens) + hit.free_blocks <= self.pool.num_free()
 
     def largest_free_extent(self) -> int:
         """All free slots: tables may hold any of them."""
@@ -324,19 +323,18 @@ class GroupedAllocator:
         """Give the tables back, group after group, and empty them."""
         if not sequence.tables:
             return
-        usage, size, pool = self.usage, self.block_size, self.pool
+        usage, size = self.usage, self.block_size
         usage.internal_tail -= self._never_filled(sequence)
-        if resumes and self._contents is not None:
+        if resumes:
             self._contents.name_private(sequence)
         freed = held = 0
-        for index, nulls in enumerate(sequence.null_blocks):
-            stop = len(sequence.tables[index])
-            freed += self._free(sequence, index, nulls, stop)
-            held += stop - nulls
+        for index, kind in enumerate(self._kind_of):
+            held += len(sequence.tables[index]) - sequence.null_blocks[index]
+            freed += self._contents.release(sequence, index, kind)
         usage.allocated -= freed * size
         usage.shared -= (held - freed) * size
         usage.out_of_window -= sum(sequence.null_blocks) * size
-        usage.cached = pool.num_cached_free() * size
+        usage.cached = self.pool.num_cached_free() * size
         if self.ledger is not None:
             self.ledger.computed(sequence, sequence.computed)
         sequence.tables = []
@@ -382,8 +380,7 @@ class GroupedAllocator:
             assert slots == counted, f"{name} slots by tables ({slots}) != usage.{name} ({counted})"
         for sequence in sequences:
             self._check_tables(sequence)
-        if self._contents is not None:
-            self._contents.check_integrity(sequences)
+        self._contents.check_integrity(sequences)
 
     def _check_tables(self, sequence: Sequence) -> None:
         """Nulls lead, and lengths agree within a kind."""

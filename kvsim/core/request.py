@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ class State(StrEnum):
     ABORTED = "aborted"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """Running state of one request.
 
@@ -55,102 +57,73 @@ class Sequence:
     while the sequence decodes: a decode changes nothing per step, so ask the scheduler then.
     """
 
-    __slots__ = (
-        "admissions",
-        "arrived_ns",
-        "cached_tokens",
-        "chunk_tokens",
-        "computed",
-        "drafts",
-        "due",
-        "extent",
-        "final_tokens",
-        "finished_ns",
-        "first_private",
-        "first_scheduled_ns",
-        "first_token_ns",
-        "held_up_by_fragmentation",
-        "high_water",
-        "junction",
-        "last_token_ns",
-        "max_model_len",
-        "null_blocks",
-        "offset",
-        "order",
-        "piece_bases",
-        "piece_ends",
-        "preemptions",
-        "request",
-        "sealed",
-        "state",
-        "table",
-        "tables",
-        "tokens",
-        "verifies",
-        "was_decoding",
-    )
+    request: Request
+    max_model_len: int
 
-    def __init__(self, request: Request, max_model_len: int) -> None:
-        self.request = request
-        self.max_model_len = max_model_len
-        self.state = State.WAITING
+    state: State = field(init=False, default=State.WAITING)
+    tokens: int = field(init=False)
+    computed: int = field(init=False, default=0)
+    final_tokens: int = field(init=False)
+    """Prompt and output together when the request is finished, in tokens."""
+    order: int = field(init=False, default=-1)
+    """Rank of the latest admission; running order is the order of these numbers."""
+    offset: int = field(init=False, default=0)
+    """While decoding: computed tokens minus the scheduler's step counter."""
+    due: int = field(init=False, default=-1)
+    """While decoding: where the calendar filed the sequence's next append."""
+    chunk_tokens: int = field(init=False, default=0)
+    """Tokens of the latest prefill chunk."""
+    drafts: int = field(init=False, default=0)
+    """Draft tokens to verify in the next step (speculation)."""
+    verifies: int = field(init=False, default=0)
+    """Steps that verified drafts so far."""
+    high_water: int = field(init=False, default=0)
+    """Most tokens that ever had KV, in tokens: positions below it are recomputed."""
+    admissions: int = field(init=False, default=0)
+    preemptions: int = field(init=False, default=0)
+    cached_tokens: int = field(init=False, default=0)
+    """Prompt tokens found in the prefix cache at the first admission."""
+    was_decoding: bool = field(init=False, default=False)
+    """At the latest preemption: whether a token had been sampled in the step before."""
+    held_up_by_fragmentation: bool = field(init=False, default=False)
+    """Ever waited at the head although the free slots would have sufficed in one piece."""
+
+    table: list[int] = field(init=False, default_factory=list)
+    """Block ids, by logical block index (paged memory)."""
+    tables: list[list[int]] = field(init=False, default_factory=list)
+    """One table per layer group, 0 where no block is held (memory with layer groups)."""
+    null_blocks: list[int] = field(init=False, default_factory=list)
+    """Leading entries of each of `tables` that hold no block: they are out of the window."""
+    junction: int = field(init=False, default=0)
+    """Where some layer group's hit was longer than the hit of all, in tokens; else 0."""
+    sealed: int = field(init=False, default=0)
+    """Leading blocks of the table whose content the prefix cache knows.
+
+    With layer groups: leading scheduler blocks (the least common multiple of the groups' block
+    sizes) that were considered for the prefix cache.
+    """
+    first_private: int = field(init=False, default=0)
+    """The first block whose content no other request can share.
+
+    With layer groups: the tokens others can share; blocks that end behind them are private.
+    """
+    piece_ends: Seq[int] = field(init=False, default=())
+    """Ends, in tokens, of the pieces of the token stream (prefix caching; see streams.py)."""
+    piece_bases: Seq[int] = field(init=False, default=())
+    extent: Any = field(init=False, default=None)
+    """The reserved address range (contiguous memory)."""
+
+    arrived_ns: int = field(init=False)
+    first_scheduled_ns: int = field(init=False, default=-1)
+    first_token_ns: int = field(init=False, default=-1)
+    last_token_ns: int = field(init=False, default=-1)
+    finished_ns: int = field(init=False, default=-1)
+
+    def __post_init__(self) -> None:
+        request = self.request
         self.tokens = request.prompt_tokens
-        self.computed = 0
-        self.final_tokens = min(request.prompt_tokens + request.output_tokens, max_model_len)
-        """Prompt and output together when the request is finished, in tokens."""
-        self.order = -1
-        """Rank of the latest admission; running order is the order of these numbers."""
-        self.offset = 0
-        """While decoding: computed tokens minus the scheduler's step counter."""
-        self.due = -1
-        """While decoding: where the calendar filed the sequence's next append."""
-        self.chunk_tokens = 0
-        """Tokens of the latest prefill chunk."""
-        self.drafts = 0
-        """Draft tokens to verify in the next step (speculation)."""
-        self.verifies = 0
-        """Steps that verified drafts so far."""
-        self.high_water = 0
-        """Most tokens that ever had KV, in tokens: positions below it are recomputed."""
-        self.admissions = 0
-        self.preemptions = 0
-        self.cached_tokens = 0
-        """Prompt tokens found in the prefix cache at the first admission."""
-        self.was_decoding = False
-        """At the latest preemption: whether a token had been sampled in the step before."""
-        self.held_up_by_fragmentation = False
-        """Ever waited at the head although the free slots would have sufficed in one piece."""
-
-        self.table: list[int] = []
-        """Block ids, by logical block index (paged memory)."""
-        self.tables: list[list[int]] = []
-        """One table per layer group, 0 where no block is held (memory with layer groups)."""
-        self.null_blocks: list[int] = []
-        """Leading entries of each of `tables` that hold no block: they are out of the window."""
-        self.junction = 0
-        """Where some layer group's hit was longer than the hit of all, in tokens; else 0."""
-        self.sealed = 0
-        """Leading blocks of the table whose content the prefix cache knows.
-
-        With layer groups: leading scheduler blocks (the least common multiple of the groups' block
-        sizes) that were considered for the prefix cache.
-        """
-        self.first_private = 0
-        """The first block whose content no other request can share.
-
-        With layer groups: the tokens others can share; blocks that end behind them are private.
-        """
-        self.piece_ends: Seq[int] = ()
-        """Ends, in tokens, of the pieces of the token stream (prefix caching; see streams.py)."""
-        self.piece_bases: Seq[int] = ()
-        self.extent: Any = None
-        """The reserved address range (contiguous memory)."""
-
+        self.final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
         self.arrived_ns = request.arrival_ns
-        self.first_scheduled_ns = -1
-        self.first_token_ns = -1
-        self.last_token_ns = -1
-        self.finished_ns = -1
 
     @property
     def final_kv_tokens(self) -> int:

@@ -144,7 +144,7 @@ def _tables(data: ReportData) -> dict[str, Any]:
         "serving": serving_tables(variants),
         "whole_run": whole_run_tables(variants),
         "clocks": [f"Step times: {note}." for note in clocks if note][:20],
-        "definitions": all_definitions(),
+        "definitions": all_definitions(variants),
     }
 
 

@@ -64,6 +64,7 @@ WHOLE_RUN_ROWS = (
         "Speculation, whole run",
         (
             Row("Draft tokens", "speculation.draft_tokens"),
+            Row("  accepted (tokens)", "speculation.accepted_tokens"),
             Row("  accepted (%)", "speculation.acceptance_rate", 100, 2),
             Row("Tokens per decode", "speculation.tokens_per_decode", 1, 3),
         ),

@@ -17,7 +17,7 @@ from kvsim.report.html_rows import (
     PAPER_TITLE,
     WHOLE_RUN_ROWS,
 )
-from kvsim.report.text import TABLE_ROWS, Row, figure, shown
+from kvsim.report.text import OPTIONAL_PATHS, TABLE_ROWS, Row, figure, shown
 
 COLUMNS = 6
 """Variants side by side in one table: what fits a sheet of paper."""
@@ -77,10 +77,15 @@ def anchor(key: str) -> str:
     return "def-" + re.sub(r"[^a-zA-Z0-9]+", "-", key)
 
 
-def all_definitions() -> list[tuple[str, str, str]]:
+def all_definitions(variants: Sequence[VariantData]) -> list[tuple[str, str, str]]:
     """Figure, anchor and definition of everything the page shows."""
     known = {**DEFINITIONS, **MORE_DEFINITIONS}
-    return [(key, anchor(key), text) for key, text in known.items()]
+    return [
+        (key, anchor(key), text)
+        for key, text in known.items()
+        if not key.startswith(OPTIONAL_PATHS)
+        or any(key.split(".")[0] in one.entry for one in variants)
+    ]
 
 
 def fragmentation_tables(variants: Sequence[VariantData]) -> list[Chunk]:

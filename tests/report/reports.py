@@ -16,6 +16,7 @@ from kvsim.scenario.run import run_scenario
 
 SCENARIO = """\
 version: 1
+profile: plain
 description: A small run that waits for memory
 engine:
   max_num_seqs: 8

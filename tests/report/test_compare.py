@@ -12,6 +12,7 @@ from kvsim.errors import InputError
 from kvsim.report.compare import Comparison, Figure, Source, compare
 from kvsim.report.metrics import METRICS, better
 from kvsim.report.setting_differences import setting_differences
+from kvsim.report.text import OPTIONAL_PATHS
 from kvsim.results.intervals import t_quantile
 from kvsim.results.merge import leaves
 from kvsim.scenario import load_scenario, run_scenario
@@ -59,6 +60,10 @@ def test_the_direction_of_every_metric_that_has_one() -> None:
         "throughput.total_tokens_per_s",
         "throughput.goodput_rps",
         "requests.finished",
+        "prefix_cache.hit_rate",
+        "prefix_cache.hit_tokens",
+        "speculation.acceptance_rate",
+        "speculation.tokens_per_decode",
     }
     assert better("ttft_s.p99") == better("memory.by_iteration.external") == "lower"
     for neutral in ("memory.by_time.live", "batch.mean", "memory.by_time.usable_free", "unknown"):
@@ -67,7 +72,8 @@ def test_the_direction_of_every_metric_that_has_one() -> None:
 
 def test_every_metric_shown_is_a_figure_of_a_run(tmp_path: Path) -> None:
     entry = run_scenario(load_scenario(str(write_small(tmp_path)))).summary["variants"]["paged"]
-    assert METRICS.keys() <= dict(leaves(entry)).keys()
+    always = {path for path in METRICS if not path.startswith(OPTIONAL_PATHS)}
+    assert always <= dict(leaves(entry)).keys()
 
 
 def test_an_undefined_figure_is_no_change_for_the_better() -> None:

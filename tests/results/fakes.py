@@ -26,6 +26,9 @@ class FakeAllocator:
     def largest_free_extent(self) -> int:
         return self.extent
 
+    def prefix_counts(self) -> dict[str, int] | None:
+        return None
+
     def set(self, **counts: int) -> None:
         """The usage from now on; counts not named are 0."""
         for name in Usage.__slots__:
