@@ -225,8 +225,9 @@ class PagedAllocator:
         table = sequence.table
         table.extend(self.pool.take(count))
         usage = self.usage
-        usage.allocated += count * self.block_size
-        usage.internal_tail += self._never_filled(sequence)
+        slots = count * self.block_size
+        usage.allocated += slots
+        usage.internal_tail += min(self._never_filled(sequence), slots)
         if self.cache is not None:
             usage.cached = self.pool.num_cached_free() * self.block_size
 

@@ -109,13 +109,14 @@ class Replay:
     def _async_step(self, step: int, row: dict[str, Any]) -> bool:
         """One turn of the loop with two batches in flight (vllm/SPEC.md section 1).
 
-        The oldest output is processed unless the turn scheduled a step and one more may follow.
+        The oldest output is processed unless there is room for one more and something to schedule.
         """
         if self.scheduler.has_work() or self._just_left:
             self._just_left = False
             plan = self._schedule(row)
             self._in_flight.append((step, plan))
-            if row["sched"] and len(self._in_flight) < 2:
+            more = row["sched"] or self.scheduler.has_work()
+            if more and len(self._in_flight) < 2:
                 row["upd"] = None
                 return True
         elif not self._in_flight:

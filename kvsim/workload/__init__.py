@@ -2,6 +2,8 @@
 
 from kvsim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, Gamma, Poisson
 from kvsim.workload.base import RowCounts, Workload
+from kvsim.workload.chat import ChatWorkload
+from kvsim.workload.checks import check_blocks_fit_chunks
 from kvsim.workload.describe import describe
 from kvsim.workload.empirical import EmpiricalArrivals
 from kvsim.workload.formats import FORMATS
@@ -34,6 +36,7 @@ __all__ = [
     "KNOWN_TRACES",
     "AllAtOnce",
     "Arrivals",
+    "ChatWorkload",
     "ClosedLoop",
     "Constant",
     "ConstantTokens",
@@ -56,6 +59,7 @@ __all__ = [
     "TraceWorkload",
     "UniformTokens",
     "Workload",
+    "check_blocks_fit_chunks",
     "describe",
     "find_trace",
     "length_preset",

@@ -68,6 +68,17 @@ class Workload(Protocol):
     def counts(self) -> RowCounts:
         """What was read, kept and dropped."""
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether any request says by `segments` what its prompt shares with others."""
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of the chunks in which sharing was recorded; None: token by token, or not at all.
+
+        Blocks of a cache must divide such a chunk or be multiples of it.
+        """
+
     def __iter__(self) -> Iterator[Request]:
         """Start over from the first request."""
 

@@ -33,6 +33,23 @@ def check_rate_scale(value: float) -> None:
     check_number(value, "rate_scale", 1e-6, 1e6)
 
 
+def check_blocks_fit_chunks(
+    block_size: int, chunk_tokens: int | None, where: str = "block_size"
+) -> None:
+    """Raise unless blocks divide the chunks in which a workload says what is shared, or hold them.
+
+    A chunk of 512 tokens stands for 32 blocks of 16, and a block of 1024 for two chunks; anything
+    else would need to know what is equal inside a chunk. None: any block will do.
+    """
+    if chunk_tokens and block_size % chunk_tokens and chunk_tokens % block_size:
+        raise InputError(
+            f"must divide the trace's chunks of {chunk_tokens} tokens or be a multiple of them,"
+            f" got {block_size}",
+            where=where,
+            fix=f"Use for example {math.gcd(block_size, chunk_tokens)} or {chunk_tokens}",
+        )
+
+
 def check_ascending(values: list[float], where: str) -> None:
     """Raise unless the finite numbers never fall."""
     for before, after in pairwise(values):

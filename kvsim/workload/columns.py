@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +17,9 @@ from kvsim.core.request import Request
 from kvsim.errors import InputError
 from kvsim.workload.base import CHUNK_ROWS, scaled
 from kvsim.workload.fields import BadRowError, Record
-from kvsim.workload.formats import Extras, Row
 from kvsim.workload.records import Entry, open_records
+from kvsim.workload.row_format import Extras, FormatOptions, Row
+from kvsim.workload.segment_table import SegmentBuffer, SegmentTable, joined_segments
 from kvsim.workload.sniff import choose_format, make_format
 from kvsim.workload.source import ReadRules
 
@@ -35,6 +36,7 @@ class Columns:
     prompt_tokens: Ints
     output_tokens: Ints
     extras: list[Extras] | None
+    segments: SegmentTable | None = None
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -49,6 +51,7 @@ class Columns:
             self.prompt_tokens[order],
             self.output_tokens[order],
             extras,
+            self.segments and self.segments.reordered(order),
         )
 
     def moved_to(self, arrivals_ns: Ints) -> Columns:
@@ -63,6 +66,11 @@ class Columns:
             names = [f"r{rank}" for rank in self.ranks[part].tolist()]
             prompts = self.prompt_tokens[part].tolist()
             outputs = self.output_tokens[part].tolist()
+            if self.segments is not None:
+                yield from self._with_segments(
+                    low, zip(names, arrivals, prompts, outputs, strict=True)
+                )
+                continue
             if self.extras is None:
                 yield from map(Request, names, arrivals, prompts, outputs)
                 continue
@@ -71,18 +79,29 @@ class Columns:
             ):
                 yield Request(own or name, arrival, prompt, output, limit, priority)
 
+    def _with_segments(
+        self, low: int, rows: Iterable[tuple[str, int, int, int]]
+    ) -> Iterator[Request]:
+        assert self.segments is not None
+        for place, (name, arrival, prompt, output) in enumerate(rows, low):
+            shared = self.segments.of_row(place, name)
+            yield Request(name, arrival, prompt, output, segments=shared)
+
 
 def joined(parts: list[Columns]) -> Columns:
     """One table of several, in order."""
     if len(parts) == 1:
         return parts[0]
     extras: list[Extras] = [extra for part in parts for extra in part.extras or ()]
+    some = any(part.segments is not None for part in parts)
+    tables = [part.segments or SegmentTable.empty(len(part)) for part in parts] if some else []
     return Columns(
         np.concatenate([part.ranks for part in parts]),
         np.concatenate([part.arrivals_ns for part in parts]),
         np.concatenate([part.prompt_tokens for part in parts]),
         np.concatenate([part.output_tokens for part in parts]),
         extras or None,
+        joined_segments(tables) if some else None,
     )
 
 
@@ -98,6 +117,7 @@ class _Buffer:
         self._prompts = array("q")
         self._outputs = array("q")
         self._extras: list[Extras] = []
+        self._segments = SegmentBuffer()
 
     def __len__(self) -> int:
         return len(self._arrivals)
@@ -108,6 +128,7 @@ class _Buffer:
         self._outputs.append(row[2])
         if row[3] is not None:
             self._extras.append(row[3])
+        self._segments.add(row[4])
 
     def take(self) -> Columns:
         """Everything collected since the last call."""
@@ -117,6 +138,7 @@ class _Buffer:
             np.frombuffer(self._prompts, dtype=np.int64),
             np.frombuffer(self._outputs, dtype=np.int64),
             self._extras or None,
+            self._segments.table(),
         )
         self._first += len(self)
         self._clear()
@@ -151,8 +173,8 @@ class _Names:
 
 
 class TraceReader:
-    """One pass over a file. `kind`, `read`, `kept`, `dropped` and `sha256` are complete at its
-    end.
+    """One pass over a file. `kind`, `read`, `kept`, `dropped`, `segments` (of the rows kept, those
+    of one row counted each), `chunk_tokens` and `sha256` are complete at its end.
 
     Rows before `start_at` (ns on the file's clock) are dropped. With `limit` the pass keeps the
     first `limit` usable rows and leaves the rest unread, except for the digest, which always
@@ -167,15 +189,22 @@ class TraceReader:
         *,
         limit: int | None = None,
         start_at: int | None = None,
+        chunk_tokens: int | None = None,
+        chunk_lengths: Mapping[int, int] | None = None,
     ) -> None:
         self.path = path
         self.kind = kind
+        self._options = FormatOptions(
+            rules.max_tokens, rules.max_chunks, chunk_tokens, chunk_lengths
+        )
         self._rules = rules
         self._limit = limit
         self._start_at = start_at or 0
         self._names = _Names()
         self.read = 0
         self.kept = 0
+        self.segments = 0
+        self.chunk_tokens: int | None = None
         self.dropped: Counter[str] = Counter()
         self.sha256 = ""
 
@@ -184,9 +213,11 @@ class TraceReader:
         rules = self._rules
         buffer = _Buffer()
         with closing(open_records(self.path, rules)) as records:
-            self.kind = choose_format(self.kind, records.columns, self.path)
+            self.kind = choose_format(
+                self.kind, records.columns, self.path, objects=records.objects
+            )
             rows = make_format(
-                self.kind, records.columns, rules.max_tokens, self.path, ragged=records.ragged
+                self.kind, records.columns, self._options, self.path, ragged=records.ragged
             )
             for entry in records.rows(rows.wanted):
                 self.read += 1
@@ -199,11 +230,13 @@ class TraceReader:
                     continue
                 if row is not None:
                     self.kept += 1
+                    self.segments += len(row[4][0]) if row[4] else 0
                     buffer.add(row)
                     if self.kept == self._limit:
                         break
                     if len(buffer) == CHUNK_ROWS:
                         yield buffer.take()
+            self.chunk_tokens = rows.chunk_tokens
             self.sha256 = records.sha256()
         if len(buffer):
             yield buffer.take()

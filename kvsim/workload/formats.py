@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 from kvsim.workload.base import NS_PER_S
+from kvsim.workload.chunked_formats import (
+    BailianFormat,
+    MooncakeFormat,
+    RagPulseFormat,
+    TimedTraceFormat,
+    WekaFormat,
+)
 from kvsim.workload.fields import (
     BadRowError,
     DateTimes,
     Record,
-    bad_value,
     decimal_ns,
     identifier,
     optional_integer,
     tokens,
 )
-
-Extras = tuple[str | None, int | None, int]
-"""request_id, max_tokens, priority."""
-_NO_EXTRAS: Extras = (None, None, 0)
-
-
-class Row(NamedTuple):
-    """A usable row; `arrival_ns` is on the file's own clock."""
-
-    arrival_ns: int
-    prompt_tokens: int
-    output_tokens: int
-    extras: Extras | None = None
-
-
-class Format(Protocol):
-    """Reads rows by column name; the position of a column means nothing."""
-
-    has_arrivals: ClassVar[bool]
-    starts_at_first: ClassVar[bool]
-    """Whether the file's clock has no zero of its own, so the first arrival becomes zero."""
-    optional: ClassVar[tuple[str, ...]]
-    """Columns it reads from the rows that have them."""
-    wanted: tuple[str, ...]
-    """Columns it reads, spelled as in the file."""
-
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
-        """Raises `LookupError` with the missing column's name."""
-
-    @staticmethod
-    def matches(columns: frozenset[str]) -> bool:
-        """Whether lower-cased column names are this format's."""
-
-    def row(self, record: Record) -> Row:
-        """Raises `BadRowError`."""
+from kvsim.workload.row_format import (
+    NO_EXTRAS,
+    Extras,
+    Format,
+    FormatOptions,
+    Row,
+    spelled_all,
+    spelled_one,
+)
 
 
 class AzureFormat:
@@ -63,13 +42,14 @@ class AzureFormat:
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = True
     optional: ClassVar[tuple[str, ...]] = ()
+    chunk_tokens: int | None = None
 
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
+    def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
         names = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-        self.wanted = _spelled(columns, names)
+        self.wanted = spelled_all(columns, names)
         self._time, self._prompt, self._output = self.wanted
         self._times = DateTimes()
-        self._max = max_tokens
+        self._max = options.max_tokens
 
     @staticmethod
     def matches(columns: frozenset[str]) -> bool:
@@ -85,47 +65,6 @@ class AzureFormat:
         )
 
 
-class MooncakeFormat:
-    """Mooncake traces and their dialect in aiperf: `timestamp` in milliseconds, int or float.
-
-    `hash_ids` must be a list where present. A row paced by `delay` (after the answer to the row
-    before it in its session) has no arrival and cannot be used.
-    """
-
-    has_arrivals: ClassVar[bool] = True
-    starts_at_first: ClassVar[bool] = True
-    optional: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
-        self.wanted = tuple(
-            name for name in columns if name not in ("text_input", "messages", "payload", "tools")
-        )
-        _spelled(columns, ("input_length",))
-        self._max = max_tokens
-
-    @staticmethod
-    def matches(columns: frozenset[str]) -> bool:
-        """By the columns the format must have."""
-        return "input_length" in columns and bool(columns & {"timestamp", "delay"})
-
-    def row(self, record: Record) -> Row:
-        """See `Format`."""
-        hash_ids = record.get("hash_ids")
-        if hash_ids is not None and not isinstance(hash_ids, list):
-            raise bad_value("hash_ids", hash_ids, "a list of block ids")
-        if record.get("delay") is not None:
-            decimal_ns(record, "delay", 1_000_000)
-            if record.get("timestamp") is None:
-                raise BadRowError(
-                    "no_timestamp", "column timestamp: a row with only a delay has no arrival"
-                )
-        return Row(
-            decimal_ns(record, "timestamp", 1_000_000),
-            tokens(record, "input_length", self._max),
-            tokens(record, "output_length", self._max),
-        )
-
-
 class TableFormat:
     """A plain table: `arrival_s, prompt_tokens, output_tokens`, seconds from the start.
 
@@ -136,15 +75,16 @@ class TableFormat:
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ("request_id", "max_tokens", "priority")
+    chunk_tokens: int | None = None
 
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
+    def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
         names = ("arrival_s", "prompt_tokens", "output_tokens")
-        self._time, self._prompt, self._output = _spelled(columns, names)
-        extras = [_optional(columns, name) for name in self.optional]
+        self._time, self._prompt, self._output = spelled_all(columns, names)
+        extras = [spelled_one(columns, name) for name in self.optional]
         self._id, self._limit, self._priority = extras
         self.wanted = (self._time, self._prompt, self._output, *(name for name in extras if name))
         self._has_extras = any(extras)
-        self._max = max_tokens
+        self._max = options.max_tokens
 
     @staticmethod
     def matches(columns: frozenset[str]) -> bool:
@@ -174,7 +114,7 @@ class TableFormat:
         if self._priority:
             priority = optional_integer(record, self._priority, -(2**31), 2**31 - 1)
         if own is None and limit is None and not priority:
-            return _NO_EXTRAS
+            return NO_EXTRAS
         return own, limit, priority or 0
 
 
@@ -184,12 +124,13 @@ class VidurFormat:
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ()
+    chunk_tokens: int | None = None
 
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
+    def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
         names = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
-        self.wanted = _spelled(columns, names)
+        self.wanted = spelled_all(columns, names)
         self._time, self._prompt, self._output = self.wanted
-        self._max = max_tokens
+        self._max = options.max_tokens
 
     @staticmethod
     def matches(columns: frozenset[str]) -> bool:
@@ -219,13 +160,14 @@ class LengthsFormat:
     has_arrivals: ClassVar[bool] = False
     starts_at_first: ClassVar[bool] = False
     optional: ClassVar[tuple[str, ...]] = ()
+    chunk_tokens: int | None = None
 
-    def __init__(self, columns: tuple[str, ...], max_tokens: int) -> None:
+    def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
         lower = {name.lower() for name in columns}
         names = next((pair for pair in _PAIRS if lower.issuperset(pair)), _PAIRS[1])
-        self.wanted = _spelled(columns, names)
+        self.wanted = spelled_all(columns, names)
         self._prompt, self._output = self.wanted
-        self._max = max_tokens
+        self._max = options.max_tokens
 
     @staticmethod
     def matches(columns: frozenset[str]) -> bool:
@@ -241,23 +183,13 @@ class LengthsFormat:
 
 FORMATS: dict[str, type[Format]] = {
     "azure": AzureFormat,
+    "bailian": BailianFormat,
     "mooncake": MooncakeFormat,
+    "timed_trace": TimedTraceFormat,
+    "ragpulse": RagPulseFormat,
+    "weka": WekaFormat,
     "table": TableFormat,
     "vidur": VidurFormat,
     "lengths": LengthsFormat,
 }
 """In sniffing order: a format with more columns comes before one with fewer."""
-
-
-def _spelled(columns: Iterable[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    found = []
-    for name in names:
-        spelled = _optional(columns, name)
-        if spelled is None:
-            raise LookupError(name)
-        found.append(spelled)
-    return tuple(found)
-
-
-def _optional(columns: Iterable[str], name: str) -> str | None:
-    return next((column for column in columns if column.lower() == name.lower()), None)

@@ -68,6 +68,16 @@ class GeneratedWorkload:
         """Nothing is dropped."""
         return RowCounts(self.num_requests, self.num_requests)
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """No: every prompt is its own."""
+        return False
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """None: nothing is shared."""
+        return None
+
     def __iter__(self) -> Iterator[Request]:
         start = 0
         for arrivals, prompts, outputs in self._chunks():

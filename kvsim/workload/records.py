@@ -23,6 +23,8 @@ class Records(Protocol):
 
     columns: tuple[str, ...]
     """As in the header, the first JSON object, the Parquet schema."""
+    objects: frozenset[str]
+    """Columns that hold an object in the first row."""
     ragged: ClassVar[bool]
     """Whether a row may have columns that `columns` does not name."""
 
@@ -73,6 +75,7 @@ class CsvRecords:
     """Comma-separated values with a header line; `blank` lines came before it."""
 
     ragged: ClassVar[bool] = False
+    objects: frozenset[str] = frozenset()
 
     def __init__(self, source: Source, blank: int, header: str, lines: Iterator[str]) -> None:
         self._source = source
@@ -143,11 +146,13 @@ class JsonRecords:
             object_pairs_hook=_distinct, parse_float=_number, parse_constant=_no_constant
         )
         try:
-            self.columns = tuple(self._object(first))
+            row = self._object(first)
         except BadRowError as bad:
             raise InputError(
                 bad.problem, where=source.where, fix="Write one JSON object per line"
             ) from None
+        self.columns = tuple(row)
+        self.objects = frozenset(name for name, value in row.items() if isinstance(value, dict))
 
     def close(self) -> None:
         """See `Records`."""
@@ -187,9 +192,10 @@ class JsonRecords:
 
 
 class ParquetRecords:
-    """Columns of plain numbers and text. Places are rows, from 1. Needs pyarrow."""
+    """Columns of numbers, text and lists of them. Places are rows, from 1. Needs pyarrow."""
 
     ragged: ClassVar[bool] = False
+    objects: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, rules: ReadRules) -> None:
         try:

@@ -11,6 +11,9 @@ from kvsim.workload.base import RowCounts
 from kvsim.workload.columns import Columns, Ints, TraceReader, joined
 from kvsim.workload.formats import FORMATS
 
+SEGMENTS_PER_ROW = 16
+"""A file whose rows have more on average is held in memory up to so many fewer rows."""
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -25,6 +28,9 @@ class Scan:
     kind: str
     counts: RowCounts
     sha256: str
+    segments: int
+    """Segments of all kept rows together."""
+    chunk_tokens: int | None
 
 
 def scan(reader: TraceReader, keep_rows: int) -> Scan:
@@ -40,7 +46,7 @@ def scan(reader: TraceReader, keep_rows: int) -> Scan:
         reordered += _late(chunk.arrivals_ns, last)
         last = max(last, int(chunk.arrivals_ns.max()))
         parts.append(chunk)
-        if reader.kept > keep_rows:
+        if _too_many(reader, keep_rows):
             parts.clear()
     if not FORMATS[reader.kind].has_arrivals:
         raise InputError(
@@ -56,8 +62,20 @@ def scan(reader: TraceReader, keep_rows: int) -> Scan:
             fix="Check that this is the right file",
         )
     counts = RowCounts(reader.read, reader.kept, dict(sorted(reader.dropped.items())), reordered)
-    columns = joined(parts) if reader.kept <= keep_rows else None
-    return Scan(columns, min(firsts), last, reader.kind, counts, reader.sha256)
+    return Scan(
+        None if _too_many(reader, keep_rows) else joined(parts),
+        min(firsts),
+        last,
+        reader.kind,
+        counts,
+        reader.sha256,
+        reader.segments,
+        reader.chunk_tokens,
+    )
+
+
+def _too_many(reader: TraceReader, keep_rows: int) -> bool:
+    return max(reader.kept, reader.segments // SEGMENTS_PER_ROW) > keep_rows
 
 
 def smeared(columns: Columns, width_ns: int, seed: int) -> Columns:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvsim.errors import InputError
-from kvsim.workload.formats import FORMATS, Format
+from kvsim.workload.formats import FORMATS
+from kvsim.workload.row_format import Format, FormatOptions
 
 _UNREAD = {
     "request tokens": "BurstGPT",
-    "chat_id": "Bailian",
     "sub_requests": "LLMServingSim",
     "arrival_time_ns": "LLMServingSim",
     "input_tokens_total": "TraceLab",
@@ -19,11 +19,20 @@ _UNREAD = {
 }
 """Columns that only formats of others have, which must not be taken for one of ours."""
 
+_FLATTEN = (
+    "Write one request a line with jq -c '. as $s | .requests[]"
+    " | {id: $s.id, t, in, out, hash_ids, block_size: $s.block_size}'"
+)
 _FIX = "Give a file with arrival_s, prompt_tokens and output_tokens, or name the format"
 
 
-def choose_format(kind: str, columns: tuple[str, ...], path: Path) -> str:
-    """`kind` itself, or for "auto" the first format that knows the columns."""
+def choose_format(
+    kind: str, columns: tuple[str, ...], path: Path, *, objects: frozenset[str] = frozenset()
+) -> str:
+    """`kind` itself, or for "auto" the first format that knows the columns.
+
+    `objects` are the columns whose values are objects of their own.
+    """
     if kind != "auto":
         if kind in FORMATS:
             return kind
@@ -33,7 +42,11 @@ def choose_format(kind: str, columns: tuple[str, ...], path: Path) -> str:
     for column, owner in _UNREAD.items():
         if column in lower:
             problem = f"looks like a {owner} file, which is not read yet (column {column})"
-            raise InputError(problem, where=str(path), fix=_FIX)
+            raise InputError(
+                problem, where=str(path), fix=_FLATTEN if column == "requests" else _FIX
+            )
+    if "hash_ids" in objects and "input_length" in lower:
+        return "ragpulse"
     for name, chosen in FORMATS.items():
         if chosen.matches(lower):
             return name
@@ -43,7 +56,7 @@ def choose_format(kind: str, columns: tuple[str, ...], path: Path) -> str:
 
 
 def make_format(
-    kind: str, columns: tuple[str, ...], max_tokens: int, path: Path, *, ragged: bool
+    kind: str, columns: tuple[str, ...], options: FormatOptions, path: Path, *, ragged: bool
 ) -> Format:
     """A reader for the columns of this file; raises `InputError` if one is missing.
 
@@ -52,7 +65,7 @@ def make_format(
     chosen = FORMATS[kind]
     more = [name for name in chosen.optional if ragged and name not in columns]
     try:
-        return chosen((*columns, *more), max_tokens)
+        return chosen((*columns, *more), options)
     except LookupError as error:
         problem = f"has no column {error.args[0]}, only {_listed(columns)}"
         raise InputError(problem, where=str(path), fix=_FIX) from None

@@ -34,6 +34,8 @@ class Sosp23Workload:
     """
 
     max_concurrency: int | None = None
+    shares_prefixes: bool = False
+    chunk_tokens: int | None = None
 
     def __init__(
         self,

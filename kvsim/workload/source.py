@@ -47,6 +47,8 @@ class ReadRules:
     max_line_bytes: int = 2**20
     max_tokens: int = 100_000_000
     """Most tokens in one field."""
+    max_chunks: int = 2**20
+    """Most chunk ids in one row."""
     way_to_drop: str = "on_bad_row='drop'"
 
     def __post_init__(self) -> None:

@@ -9,8 +9,10 @@ from kvsim.core.request import Request
 from kvsim.errors import InputError
 from kvsim.workload.base import MAX_NS, NS_PER_S, RowCounts, digest_of
 from kvsim.workload.checks import check_integer, check_number, check_rate_scale, check_seed
+from kvsim.workload.chunk_lengths import read_chunk_lengths
 from kvsim.workload.columns import Columns, TraceReader
 from kvsim.workload.formats import FORMATS
+from kvsim.workload.lengths import MAX_TOKENS
 from kvsim.workload.scan import Scan, scan, smeared
 from kvsim.workload.source import ReadRules
 
@@ -31,6 +33,10 @@ class TraceWorkload:
     smear_s      spreads arrivals of the same instant over so many seconds, but never past the next
                  instant: order is kept, places are random from `seed`
     rules        bad rows and caps
+    chunk_tokens    tokens of one chunk under `hash_ids`, where neither the format nor a column
+                    `block_size` says it
+    chunk_lengths   a CSV file `chunk_id,token_length` with the length of every chunk (RAGPulse);
+                    without it the prompts of that format share nothing
 
     Rows out of order are sorted by arrival, ties in the file's order, and counted as reordered; so
     sorting, like smearing, holds the whole trace in memory. Requests without a name of their own
@@ -49,6 +55,8 @@ class TraceWorkload:
         seed: int = 0,
         rules: ReadRules | None = None,
         keep_rows: int = KEEP_ROWS,
+        chunk_tokens: int | None = None,
+        chunk_lengths: str | Path | None = None,
     ) -> None:
         check_rate_scale(rate_scale)
         check_number(smear_s, "smear_s", 0, 1e6, "s")
@@ -57,6 +65,8 @@ class TraceWorkload:
             check_integer(limit, "limit", 1, MAX_NS)
         if start_at is not None:
             check_integer(start_at, "start_at", 0, MAX_NS)
+        if chunk_tokens is not None:
+            check_integer(chunk_tokens, "chunk_tokens", 1, MAX_TOKENS)
         self.path = Path(path)
         self.format = format
         self.rate_scale = rate_scale
@@ -65,11 +75,15 @@ class TraceWorkload:
         self.smear_s = smear_s
         self.seed = seed
         self.rules = rules or ReadRules()
+        self._asked_chunk = chunk_tokens
+        self._lengths = read_chunk_lengths(chunk_lengths, self.rules) if chunk_lengths else None
         first = scan(self._reader(), MAX_NS if smear_s else keep_rows)
         if first.counts.reordered and first.columns is None:
             first = scan(self._reader(), MAX_NS)
         self._counts = first.counts
         self._kind = first.kind
+        self._segments = first.segments
+        self._chunk_tokens = first.chunk_tokens
         self.content_sha256 = first.sha256
         self._start_ns = self._start(first)
         self._columns = self._arranged(first)
@@ -91,6 +105,8 @@ class TraceWorkload:
                 "start_at": self.start_at,
                 "smear": [round(self.smear_s * NS_PER_S), self.seed] if self.smear_s else None,
                 "on_bad_row": self.rules.on_bad_row,
+                **({"chunk_tokens": self._asked_chunk} if self._asked_chunk else {}),
+                **({"chunk_lengths": self._lengths.sha256} if self._lengths else {}),
             }
         )
 
@@ -103,6 +119,16 @@ class TraceWorkload:
     def counts(self) -> RowCounts:
         """Rows of the file that were read, kept, dropped and out of order."""
         return self._counts
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether any row has ids of its prompt's chunks, with known lengths."""
+        return self._segments > 0
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a chunk; None where no row has chunks, or where they differ (RAGPulse)."""
+        return self._chunk_tokens
 
     def __iter__(self) -> Iterator[Request]:
         if self._columns is not None:
@@ -118,7 +144,13 @@ class TraceWorkload:
 
     def _reader(self) -> TraceReader:
         return TraceReader(
-            self.path, self.format, self.rules, limit=self.limit, start_at=self.start_at
+            self.path,
+            self.format,
+            self.rules,
+            limit=self.limit,
+            start_at=self.start_at,
+            chunk_tokens=self._asked_chunk,
+            chunk_lengths=self._lengths and self._lengths.tokens,
         )
 
     def _start(self, first: Scan) -> int:

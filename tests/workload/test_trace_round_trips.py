@@ -29,6 +29,8 @@ requests = st.builds(
     st.integers(1, 10**4),
     st.none() | st.integers(10**4, 10**8),
     st.integers(-(2**31), 2**31 - 1),
+    st.none(),
+    st.none(),
 )
 workloads = st.lists(
     requests, min_size=1, max_size=20, unique_by=lambda request: request.request_id
@@ -46,14 +48,14 @@ def as_csv(rows: list[Request]) -> bytes:
     writer = csv.writer(buffer)
     writer.writerow(HEADER)
     for row in rows:
-        writer.writerow([row[0], seconds(row[1]), *row[2:]])
+        writer.writerow([row[0], seconds(row[1]), *row[2:6]])
     return buffer.getvalue().encode()
 
 
 def as_json(rows: list[Request]) -> bytes:
     lines = []
     for row in rows:
-        values = json.dumps(dict(zip(HEADER, (row[0], "NOW", *row[2:]), strict=True)))
+        values = json.dumps(dict(zip(HEADER, (row[0], "NOW", *row[2:6]), strict=True)))
         lines.append(values.replace('"NOW"', seconds(row[1]), 1) + "\n")
     return "".join(lines).encode()
 

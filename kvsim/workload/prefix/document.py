@@ -1,0 +1,77 @@
+"""The prefix analysis as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvsim.workload.base import Workload
+from kvsim.workload.prefix.analysis import PrefixAnalysis, PromptTokens
+
+
+def prefix_document(
+    workload: Workload,
+    analysis: PrefixAnalysis,
+    capacities: Iterable[int],
+    *,
+    best: bool = False,
+    bytes_per_token: int | None = None,
+    advance: Callable[[int], None] = lambda rows: None,
+) -> dict[str, Any]:
+    """Everything `kvsim prefix --json` prints but the definitions; `capacities` are in blocks.
+
+    `best` asks for the optimum too, `bytes_per_token` (of KV) for capacities in GiB. `advance` is
+    told of every capacity that is done.
+    """
+    rows = []
+    for blocks in capacities:
+        rows.append(_row(analysis, blocks, best, bytes_per_token))
+        advance(1)
+    chunks = analysis.chunks
+    return {
+        "trace": workload.source,
+        "digest": workload.digest,
+        "rows": workload.counts.as_dict(),
+        "requests": len(analysis.trace),
+        "prompt_tokens": analysis.prompt_tokens,
+        "block_size": analysis.block_size,
+        "chunk_tokens": analysis.chunk_tokens,
+        "largest_request_blocks": analysis.largest,
+        "no_eviction_blocks": analysis.enough,
+        "one_pass": analysis.is_one_pass,
+        "bound": _tokens(analysis.bound),
+        "chunks": chunks
+        and {
+            "chunks": chunks.chunks,
+            "full_chunk_tokens": chunks.full_chunk_tokens,
+            "mean_of_requests": chunks.mean_of_requests,
+        },
+        "capacities": rows,
+    }
+
+
+def _row(
+    analysis: PrefixAnalysis, blocks: int, best: bool, bytes_per_token: int | None
+) -> dict[str, Any]:
+    tokens = blocks * analysis.block_size
+    most = analysis.best_hit_tokens(blocks) if best else None
+    return {
+        "blocks": blocks,
+        "tokens": tokens,
+        "gib": None if bytes_per_token is None else tokens * bytes_per_token / 2**30,
+        "lru": _tokens(analysis.lru(blocks)),
+        "best_hit_tokens": most,
+        "best_hit_rate": None if most is None else most / analysis.prompt_tokens,
+    }
+
+
+def _tokens(where: PromptTokens) -> dict[str, Any]:
+    return {
+        "hit_rate": where.hit / where.total,
+        "hit_tokens": where.hit,
+        "evicted_tokens": where.evicted,
+        "never_seen_tokens": where.never_seen,
+        "rounding_tokens": where.rounding,
+        "last_token_tokens": where.last_token,
+        "rejected_tokens": where.rejected,
+    }
