@@ -18,10 +18,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvsim.core.eviction import LruOrder
+from kvsim.core.group import LayerGroup
+from kvsim.core.grouped import GroupedAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.request import Request
+from kvsim.core.speculative_scheduler import Speculation, SpeculativeScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.cost import FixedClock
 from kvsim.results import SummaryRecorder
@@ -61,21 +65,82 @@ def bench_trace() -> list[Request] | None:
     return [Request(row["id"], 0, row["prompt_tokens"], row["output_tokens"]) for row in rows]
 
 
-def simulate(requests: Iterable[Request]) -> tuple[dict[str, Any], float]:
+class Mode(NamedTuple):
+    """How the engine runs the bench configuration."""
+
+    cached: bool = False
+    is_async: bool = False
+    num_blocks: int = NUM_BLOCKS
+    layers: str = "full"
+    drafts: int = 0
+
+
+UNCACHED = Mode()
+
+
+def engine(mode: Mode) -> VllmScheduler:
+    """vLLM's bench configuration: 256 sequences, 8,192 tokens a step and a request."""
+    limits: dict[str, Any] = {"max_num_batched_tokens": 8192, "max_model_len": 8192}
+    eviction = LruOrder() if mode.cached else None
+    allocator: PagedAllocator | GroupedAllocator
+    if mode.layers == "full":
+        allocator = PagedAllocator(
+            mode.num_blocks, 16, eviction=eviction, seals_ahead=not mode.is_async
+        )
+    else:
+        groups = [LayerGroup("full", 16), LayerGroup("sliding", 16, 1024)]
+        allocator = GroupedAllocator(
+            mode.num_blocks, groups, async_scheduling=mode.is_async, eviction=eviction, **limits
+        )
+    if mode.drafts:
+        speculation = Speculation("ngram", mode.drafts, lambda request, earlier, verified: 1)
+        return SpeculativeScheduler(allocator, speculation=speculation, max_num_seqs=256, **limits)
+    return VllmScheduler(allocator, max_num_seqs=256, async_scheduling=mode.is_async, **limits)
+
+
+def simulate(requests: Iterable[Request], mode: Mode = UNCACHED) -> tuple[dict[str, Any], float]:
     """Summary and CPU seconds of a run of vLLM's bench configuration."""
-    allocator = PagedAllocator(NUM_BLOCKS, 16)
-    scheduler = VllmScheduler(
-        allocator, max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=8192
-    )
+    scheduler = engine(mode)
+    allocator = scheduler.allocator
     recorder = SummaryRecorder(allocator)
     start = time.process_time()
     run_replica(requests, scheduler, FixedClock(step_s=STEP_S), recorder)
     return recorder.summary(), time.process_time() - start
 
 
-def best_of_three(requests: list[Request]) -> tuple[dict[str, Any], float]:
+def best_of_three(requests: list[Request], mode: Mode = UNCACHED) -> tuple[dict[str, Any], float]:
     """The fastest of three runs: the machine may be busy, and a first run warms up."""
-    return min((simulate(requests) for _ in range(3)), key=lambda run: run[1])
+    return min((simulate(requests, mode) for _ in range(3)), key=lambda run: run[1])
+
+
+def compare_modes(requests: list[Request], uncached: float) -> None:
+    """The other modes on the recorded requests, as multiples of the uncached synchronous time."""
+    modes = {
+        "cached, every prompt hashed": (Mode(cached=True), (8279, 11_807_681, 0)),
+        "asynchronous": (Mode(is_async=True), (8279, 11_807_681, 0)),
+        "cached and asynchronous": (Mode(cached=True, is_async=True), (8279, 11_807_681, 0)),
+        "cached, 12,000 blocks": (
+            Mode(cached=True, num_blocks=12_000),
+            (12_301, 12_073_572, 840),
+        ),
+    }
+    seconds = {}
+    for name, (mode, counts) in modes.items():
+        summary, seconds[name] = best_of_three(requests, mode)
+        found = (summary["steps"], summary["tokens"]["scheduled"], summary["preemptions"])
+        assert mode.is_async or found == counts, (name, found)
+        assert found[1] == counts[1], (name, found)
+        print(f"{name}: {found}, {seconds[name]:.3f} s CPU, {seconds[name] / uncached:.2f} x")
+    assert seconds["asynchronous"] / uncached < 1.3, "asynchronous scheduling costs too much"
+    ratio = seconds["cached and asynchronous"] / seconds["cached, every prompt hashed"]
+    assert ratio < 1.3, "asynchronous scheduling costs too much with caching"
+    for name, mode in (
+        ("full and sliding group", Mode(layers="hybrid", num_blocks=54_000)),
+        ("full and sliding group, cached", Mode(True, layers="hybrid", num_blocks=54_000)),
+        ("3 drafts, 1 accepted", Mode(drafts=3)),
+    ):
+        summary, taken = simulate(requests, mode)
+        print(f"{name}: {summary['steps']:,} steps, {taken:.3f} s CPU, {taken / uncached:.2f} x")
 
 
 def plain_loop(requests: list[Request]) -> tuple[int, float]:
@@ -119,6 +184,7 @@ def main() -> None:
         assert summary["steps"] == 8279, summary["steps"]
         assert summary["tokens"]["scheduled"] == 11_807_681, summary["tokens"]
         print(f"bench trace, all at step 0: 8,279 steps, 11,807,681 tokens, {seconds:.3f} s CPU")
+        compare_modes(recorded, seconds)
 
     sample = list(law(1500))
     summary, fast = best_of_three(sample)

@@ -5,6 +5,7 @@ from kvsim.catalog.config import model_from_config
 from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
 from kvsim.catalog.gpu import GIB, Engine, Gpu
 from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.kv_groups import KvGroups, blocks_per_request, kv_groups
 from kvsim.catalog.model import GqaAttention, LayerGroup, MlaAttention, Model, Moe
 from kvsim.catalog.registry import (
     get_engine,
@@ -22,6 +23,7 @@ __all__ = [
     "Fact",
     "Gpu",
     "GqaAttention",
+    "KvGroups",
     "LayerGroup",
     "MlaAttention",
     "Model",
@@ -29,6 +31,7 @@ __all__ = [
     "NoKvMemoryError",
     "Term",
     "active_parameters",
+    "blocks_per_request",
     "compute_budget",
     "explain_budget",
     "explain_gpu",
@@ -37,6 +40,7 @@ __all__ = [
     "get_gpu",
     "get_model",
     "kv_bytes_per_token",
+    "kv_groups",
     "list_gpus",
     "list_models",
     "model_from_config",

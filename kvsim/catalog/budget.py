@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from kvsim.catalog.gpu import GIB, Gpu
-from kvsim.catalog.kv import kv_bytes_per_token
+from kvsim.catalog.kv import kv_bytes_per_group_token
+from kvsim.catalog.kv_groups import kv_groups
 from kvsim.catalog.model import Model, split_heads
 from kvsim.catalog.weights import weight_bytes
 from kvsim.errors import InputError
@@ -101,8 +102,10 @@ def compute_budget(
 ) -> Budget:
     """Blocks a vLLM server gets on each of `tp` GPUs, and how that number comes about.
 
-    `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top of the budget,
-    True for 0.21 and later. Raises `InputError` when nothing, or less than a block, is left.
+    A block holds `block_size` tokens of all layers, or of one group of layers where they keep
+    different tokens. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
+    of the budget, True for 0.21 and later. Raises `InputError` when nothing, or less than a block,
+    is left.
     """
     _check_limits(gpu_memory_utilization, block_size, max_num_batched_tokens, max_num_seqs)
     total = _total(gpu)
@@ -113,7 +116,9 @@ def compute_budget(
     graphs = _cuda_graphs(model, cuda_graphs_in_budget)
     spent = [weights, activations, non_torch, *([graphs] if cuda_graphs_in_budget else [])]
     pool = _pool(budget, spent)
-    block_bytes = block_size * kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+    layers = kv_groups(model, tp=tp).layers
+    token_bytes = kv_bytes_per_group_token(model, layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+    block_bytes = block_size * token_bytes
     if pool.bytes < block_bytes:
         raise _no_pool(model, gpu, tp, gpu_memory_utilization, (budget, spent))
     return Budget(

@@ -10,7 +10,18 @@ from kvsim.errors import InputError
 
 LARGEST_FIELD = 10_000_000
 TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-KNOWN_TYPES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "opt", "deepseek_v3")
+KNOWN_TYPES = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "opt",
+    "deepseek_v3",
+    "gemma3_text",
+)
+SLIDING_EVERYWHERE = ("mistral", "mixtral")
+"""Families all of whose layers have the window that the config states."""
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> Model:
@@ -22,29 +33,24 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
     if kind not in KNOWN_TYPES:
         known = ", ".join(KNOWN_TYPES)
         raise InputError(f"model_type {kind!r} is not known", where=source, fix=f"Known: {known}")
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        raise InputError(
-            f"sliding_window {config['sliding_window']!r} is not supported yet",
-            where=source,
-            fix="Use a model whose layers all attend to the whole sequence",
-        )
     fields = _Fields(config, source)
     opt = kind == "opt"
-    group = LayerGroup(fields.count("num_hidden_layers"), _attention(fields, str(kind)))
+    gemma = kind == "gemma3_text"
     return Model(
         name=name,
         source=source,
-        groups=(group,),
+        groups=_groups(fields, str(kind)),
         hidden=fields.count("hidden_size"),
         intermediate=fields.count("ffn_dim" if opt else "intermediate_size"),
         vocab=fields.count("vocab_size"),
         max_position=fields.count("max_position_embeddings"),
         weight_dtype=fields.weight_dtype(),
         kv_dtype_bytes=4 if fields.dtype() == "float32" else 2,
-        tied_embeddings=bool(config.get("tie_word_embeddings", opt)),
+        tied_embeddings=bool(config.get("tie_word_embeddings", opt or gemma)),
         gated_mlp=not opt,
         mlp_bias=opt,
         norm_bias=opt,
+        norms_per_layer=4 if gemma else 2,
         # OPT's position table has two rows more than positions.
         learned_positions=fields.count("max_position_embeddings") + 2 if opt else 0,
         moe=_moe(fields, str(kind)),
@@ -68,6 +74,39 @@ class _Fields:
                 fix="Take the value from the model's own config.json",
             )
         return value
+
+    def windows(self, kind: str) -> list[int | None]:
+        """By layer, the tokens it attends to, None for all.
+
+        `InputError` for layers that are neither full nor sliding-window attention.
+        """
+        config, layers = self._config, self.count("num_hidden_layers")
+        window = config.get("sliding_window")
+        if not window or not config.get("use_sliding_window", True):
+            return [None] * layers
+        self.count("sliding_window")
+        if kind in SLIDING_EVERYWHERE:
+            return [window] * layers
+        if kind != "gemma3_text":
+            raise InputError(
+                f"sliding_window {window!r} is not supported for model_type {kind!r}",
+                where=self._source,
+                fix="Use a model whose layers all attend to the whole sequence",
+            )
+        types = config.get("layer_types")
+        if types is None:
+            every = self.count("sliding_window_pattern")
+            return [None if (layer + 1) % every == 0 else window for layer in range(layers)]
+        return [self._window_of(kind, window) for kind in types]
+
+    def _window_of(self, layer_type: Any, window: int) -> int | None:
+        if layer_type not in ("full_attention", "sliding_attention"):
+            raise InputError(
+                f"layer type {layer_type!r} is not covered",
+                where=self._source,
+                fix="Use a model of full_attention and sliding_attention layers",
+            )
+        return window if layer_type == "sliding_attention" else None
 
     def weight_dtype(self) -> str:
         """Element type of the large matrices."""
@@ -101,6 +140,14 @@ class _Fields:
         return new if old is None else old
 
 
+def _groups(fields: _Fields, kind: str) -> tuple[LayerGroup, ...]:
+    attention = _attention(fields, kind)
+    counts: dict[int | None, int] = {}
+    for window in fields.windows(kind):
+        counts[window] = counts.get(window, 0) + 1
+    return tuple(LayerGroup(layers, attention, window) for window, layers in counts.items())
+
+
 def _attention(fields: _Fields, kind: str) -> Attention:
     heads = fields.count("num_attention_heads")
     if kind == "deepseek_v3":
@@ -120,7 +167,7 @@ def _attention(fields: _Fields, kind: str) -> Attention:
         v_head_dim=head_dim,
         qkv_bias=kind in ("qwen2", "opt"),
         out_bias=kind == "opt",
-        qk_norm=kind == "qwen3",
+        qk_norm=kind in ("qwen3", "gemma3_text"),
     )
 
 

@@ -25,7 +25,7 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     """Shape, parameters, weights and KV bytes of a model."""
     config = model.source
     mla = model.attention.kind == "mla"
-    groups = "" if len(model.groups) == 1 else f" (first of {len(model.groups)} groups)"
+    windows = [group for group in model.groups if group.window is not None]
     published = f"; published: {model.published_size} ({model.published_size_source})"
     kv_formula = (
         "layers * (kv_lora_rank + qk_rope_head_dim) * bytes, not divided by tp"
@@ -35,7 +35,11 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     facts = [
         Fact("layers", model.layers, "layers", f"{config}: num_hidden_layers"),
         Fact("hidden", model.hidden, "elements", f"{config}: hidden_size"),
-        *_attention_facts(model.attention, config, groups),
+        *_attention_facts(model.attention, config),
+        *(
+            Fact("sliding_window", group.window or 0, "tokens", f"{config}: {group.layers} layers")
+            for group in windows
+        ),
         Fact("intermediate", model.intermediate, "elements", f"{config}: intermediate size"),
         Fact("vocab", model.vocab, "tokens", f"{config}: vocab_size"),
         Fact("max_position", model.max_position, "tokens", f"{config}: max_position_embeddings"),
@@ -66,9 +70,9 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     return facts
 
 
-def _attention_facts(attention: Attention, config: str, groups: str) -> list[Fact]:
+def _attention_facts(attention: Attention, config: str) -> list[Fact]:
     facts = [
-        Fact("attention", f"{attention.kind}{groups}", "", config),
+        Fact("attention", attention.kind, "", config),
         Fact("heads", attention.heads, "heads", f"{config}: num_attention_heads"),
     ]
     if isinstance(attention, GqaAttention):
@@ -176,7 +180,12 @@ def explain_budget(budget: Budget) -> list[Fact]:
             Fact(term.name, term.bytes, "bytes", f"{term.formula}{interval}; {term.source}")
         )
     facts.append(
-        Fact("block_bytes", budget.block_bytes, "bytes", "block_size * kv_bytes_per_token")
+        Fact(
+            "block_bytes",
+            budget.block_bytes,
+            "bytes",
+            "block_size * bytes per token, of one group of layers where windows differ",
+        )
     )
     facts.append(
         Fact(

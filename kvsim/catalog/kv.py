@@ -11,12 +11,20 @@ KV_DTYPE_BYTES = (1, 2, 4)
 def kv_bytes_per_token(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -> int:
     """Bytes one token occupies in the KV cache of one GPU, summed over the layers.
 
+    Sliding-window layers count too, although they give a token up when it leaves the window.
     Grouped KV heads: `layers * max(1, kv_heads / tp) * (d_k + d_v) * bytes`; heads are replicated
     when there are fewer than tp. Latent attention: `layers * (kv_lora_rank + qk_rope_head_dim) *
     bytes`, not divided by tp. `kv_dtype_bytes` (1, 2 or 4) defaults to the model's own.
     """
     size = _element_bytes(model, kv_dtype_bytes)
     return sum(group.layers * group.attention.kv_elements(tp) for group in model.groups) * size
+
+
+def kv_bytes_per_group_token(
+    model: Model, layers: int, *, tp: int = 1, kv_dtype_bytes: int | None = None
+) -> int:
+    """Bytes one token occupies on one GPU in `layers` layers like the model's first."""
+    return layers * model.attention.kv_elements(tp) * _element_bytes(model, kv_dtype_bytes)
 
 
 def naive_kv_bytes_per_token(model: Model, *, kv_dtype_bytes: int | None = None) -> int:

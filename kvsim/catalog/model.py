@@ -1,7 +1,7 @@
 """Shapes of a language model: what its weights and its KV cache weigh.
 
-A model is a list of layer groups. Layers of a group have the same attention, hence the same KV
-layout; models with one kind of layer have one group.
+A model is a list of layer groups, in the order of their first layers. Layers of a group have the
+same attention, hence the same KV layout; models with one kind of layer have one group.
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ class LayerGroup:
 
     layers: int
     attention: Attention
+    window: int | None = None
+    """Tokens that a layer attends to, the current one included; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class Model:
     gated_mlp: bool = True
     mlp_bias: bool = False
     norm_bias: bool = False
+    norms_per_layer: int = 2
     learned_positions: int = 0
     moe: Moe | None = None
     published_size: str = ""

@@ -49,7 +49,7 @@ def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
         terms["router"] = count * model.moe.experts * (model.hidden + model.moe.routing_bias)
     embedding = -(-model.vocab // tp) * model.hidden
     norm = model.hidden * (2 if model.norm_bias else 1)
-    terms["norms"] = norm * (2 * model.layers + 1)
+    terms["norms"] = norm * (model.norms_per_layer * model.layers + 1)
     terms["embeddings"] = embedding + model.learned_positions * model.hidden
     terms["lm_head"] = 0 if model.tied_embeddings else embedding
     return terms

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_ROWS = 12
 MAX_ROWS = 10_000
 MAX_BLOCKS = 10**15
+MAX_IN_FLIGHT = 100_000
 _CAPACITY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(k|M|G|blocks)?")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
@@ -42,6 +43,14 @@ Belady = Annotated[
         metavar="N",
         help="Show N capacities more, evenly in logarithm, and for all of them the most that any"
         " eviction rule could find.",
+    ),
+]
+InFlight = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="Also run vLLM's scheduler with N requests at once at every capacity, and show what"
+        " it finds less (seconds per capacity).",
     ),
 ]
 FormatName = Annotated[
@@ -70,6 +79,7 @@ def prefix_command(
     block_size: BlockSize = 16,
     capacities: Capacities = None,
     belady: Belady = 0,
+    in_flight: InFlight = 0,
     format: FormatName = "auto",
     chunk_tokens: ChunkTokens = None,
     chunk_lengths: ChunkLengths = None,
@@ -89,6 +99,7 @@ def prefix_command(
     )
 
     check_integer(belady, "--belady", 0, MAX_ROWS)
+    check_integer(in_flight, "--in-flight", 0, MAX_IN_FLIGHT)
     check_integer(block_size, "--block-size", 1, MAX_BLOCK_SIZE)
     asked = None if capacities is None else _capacities(capacities, block_size)
     bytes_per_token = None if model is None else _bytes_per_token(model)
@@ -103,6 +114,7 @@ def prefix_command(
             analysis,
             sorted(set(asked)),
             best=belady > 0,
+            in_flight=in_flight,
             bytes_per_token=bytes_per_token,
             advance=watcher.advance,
         )
@@ -223,6 +235,10 @@ def _table(document: dict[str, Any]) -> Table:
     columns["LRU\nhit"] = [_percent(row["lru"]["hit_tokens"], total) for row in rows]
     if any(row["best_hit_tokens"] is not None for row in rows):
         columns["best\nhit"] = [_percent(row["best_hit_tokens"], total) for row in rows]
+    if rows and "in_flight" in rows[0]:
+        busy = [row["in_flight"] for row in rows]
+        columns[f"{busy[0]['requests']:,} at\nonce"] = [f"{one['hit_rate']:.2%}" for one in busy]
+        columns["differ-\nence"] = [f"{one['difference']:+.2%}" for one in busy]
     columns["\nevicted"] = [_percent(row["lru"]["evicted_tokens"], total) for row in rows]
     if any(row["lru"]["rejected_tokens"] for row in rows):
         columns["\nrejected"] = [_percent(row["lru"]["rejected_tokens"], total) for row in rows]

@@ -108,8 +108,7 @@ class BlockPool:
                 len(table) - first_private + self.give_back(sealed[:first_private], first_private)
             )
         if self._extra_holders:
-            plain = [block for block in plain if not self._drop_extra_holder(block)]
-            sealed = [block for block in sealed if not self._drop_extra_holder(block)]
+            plain, sealed = self._without_shared(plain), self._without_shared(sealed)
         self._free.extend(plain)
         if sealed and self.cache is not None:
             self.cache.free.add(reversed(sealed))
@@ -120,7 +119,7 @@ class BlockPool:
 
         Those without content go to the front of the queue in this order, the others to the back.
         """
-        freed = [block for block in blocks if not self._drop_extra_holder(block)]
+        freed = self._without_shared(list(blocks))
         cache = self.cache
         if cache is None:
             self._free.extend(reversed(freed))
@@ -128,6 +127,11 @@ class BlockPool:
         self._free.extend([block for block in reversed(freed) if block not in cache])
         cache.free.add([block for block in freed if block in cache])
         return len(freed)
+
+    def _without_shared(self, blocks: list[int]) -> list[int]:
+        """Drop one holder of each; return those that nobody else holds."""
+        extra = self._extra_holders
+        return [b for b in blocks if b not in extra or not self._drop_extra_holder(b)]
 
     def _drop_extra_holder(self, block: int) -> bool:
         extra = self._extra_holders
@@ -142,7 +146,7 @@ class BlockPool:
 
     def ref_cnt(self, block: int) -> int:
         """Tables that hold `block`. Walks the free queue: for tests and reports."""
-        if block in self._free or (self.cache is not None and block in self.cache.free):
+        if block in self.free_ids():
             return 0
         return 1 + self._extra_holders.get(block, 0)
 

@@ -271,6 +271,10 @@ class NoGroupCache:
         """No cached tokens."""
         return NO_HIT
 
+    def keys(self, sequence: Sequence, first: int, stop: int, group: int) -> Seq[int]:
+        """Nothing has a number."""
+        return ()
+
     def computed(self, sequence: Sequence, end: int, known: int) -> None:
         """Nothing to do."""
 

@@ -134,6 +134,10 @@ class GroupedAllocator:
         """
         return self._contents.lookup(sequence)
 
+    def keys(self, sequence: Sequence, first: int, stop: int, group: int) -> Seq[int]:
+        """Content numbers of a group's logical blocks; a prefix cache is needed."""
+        return self._contents.keys(sequence, first, stop, group)
+
     def admit(
         self, sequence: Sequence, hit: Hit, new_tokens: int, known_tokens: int, keep_free: int
     ) -> bool:

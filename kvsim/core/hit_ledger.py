@@ -26,9 +26,10 @@ class HitCounts(NamedTuple):
 class HitLedger:
     """Books every first admission. Its memory grows with the distinct named segments."""
 
-    def __init__(self, block_size: int) -> None:
-        """`block_size` is the unit of a hit, in tokens."""
+    def __init__(self, block_size: int, *, hash_lookahead: int = 0) -> None:
+        """`block_size` is the unit of a hit, in tokens; `hash_lookahead` more belong to a block."""
         self._block_size = block_size
+        self._hash_lookahead = hash_lookahead
         self._seen: dict[int, int] = {}
         """Per piece of a stream: the farthest position computed, in tokens of the request."""
         self._sums = [0] * len(HitCounts._fields)
@@ -53,7 +54,8 @@ class HitLedger:
             return
         prompt, block_size = sequence.request.prompt_tokens, self._block_size
         seen = max(self._seen_tokens(sequence), hit_tokens)
-        whole = seen // block_size * block_size
+        same = seen if seen == prompt else max(0, seen - self._hash_lookahead)
+        whole = same // block_size * block_size
         reachable = min(whole, (prompt - 1) // block_size * block_size)
         terms = (
             prompt,

@@ -61,7 +61,9 @@ class PagedAllocator:
         self.seals_ahead = seals_ahead and eviction is not None
         self.usage = Usage()
         self.live_tokens: Callable[[Sequence], int] = lambda sequence: sequence.computed
-        self.ledger = None if eviction is None else HitLedger(block_size)
+        self.ledger = (
+            None if eviction is None else HitLedger(block_size, hash_lookahead=hash_lookahead)
+        )
         self._streams = streams or StreamTree()
         self._files_private = eviction is not None and not isinstance(eviction, LruOrder)
         self._hash_lookahead = hash_lookahead

@@ -50,8 +50,12 @@ class QueueScheduler:
         if not self.rejects_never_fitting:
             return None
         final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
-        why = self.allocator.never_fits(request, final_tokens - 1)
+        why = self.allocator.never_fits(request, self._peak_slots(final_tokens))
         return None if why is None else f"never_fits: {why}"
+
+    def _peak_slots(self, final_tokens: int) -> int:
+        """Most slots a request of this final length ever needs: its last token never gets one."""
+        return final_tokens - 1
 
     def add(self, request: Request) -> Sequence:
         """Append the request to the queue."""

@@ -71,6 +71,12 @@ class SpeculativeScheduler(VllmScheduler):
         self._live_tokens = 0
         """Tokens with KV that stays: rejected drafts are not among them."""
 
+    def _peak_slots(self, final_tokens: int) -> int:
+        """Drafts stand beside the last tokens too, and a drafter keeps slots of its own."""
+        speculation = self.speculation
+        drafts = speculation.num_speculative_tokens + speculation.lookahead_tokens
+        return min(super()._peak_slots(final_tokens) + drafts, self.max_model_len)
+
     def schedule(self) -> StepPlan:
         """Serve running sequences in order while the budgets last, then admit from the queue."""
         plan = self._begin()

@@ -11,7 +11,8 @@ from kvsim.catalog.model import Model
 from kvsim.catalog.registry import get_engine
 from kvsim.core.plan import StepPlan
 from kvsim.cost.attention import AttentionSum
-from kvsim.cost.given import check_seconds
+from kvsim.cost.checks import check_seconds
+from kvsim.cost.drafts import decode_drafts, queries_per_decode
 from kvsim.cost.operators import moe_precision, precision
 from kvsim.cost.shapes import (
     GemmSum,
@@ -31,7 +32,10 @@ class CalibratedClock:
 
     `T = host_s + host_row_s * rows + matrix products(M) + experts(M) + attention + small
     kernels(M) + all-reduces(M) + head(rows) + sampling(rows)`, rows = n + number of chunks.
-    A decode-only step is affine in S, the sum of the contexts. An empty step takes `host_s`.
+    A decode-only step is affine in S, the sum of the contexts, where no layer has a window. An
+    empty step takes `host_s`.
+    A draft that a decode verifies adds to M, to the rows of head and sampling, and to the
+    arithmetic of attention; its context is read once for all of them.
 
     `engine` is a name of the catalogue or an `Engine` with host times of your own calibration,
     which beats the catalogue's. `InputError` when tp does not divide the heads or has no
@@ -64,6 +68,7 @@ class CalibratedClock:
         ]
         self._attention = [AttentionSum(group, gpu, tp, element) for group in model.groups]
         self._context_s = sum(group.decode_context_s for group in self._attention)
+        self._has_windows = any(group.window is not None for group in self._attention)
         self._copy_s = 2 * kv_bytes / (gpu.fit.small.eta_bw * gpu.memory_bw)
         self._decode: dict[int, float] = {}
         self._tokens: dict[int, float] = {}
@@ -76,7 +81,7 @@ class CalibratedClock:
     def step_seconds(self, plan: StepPlan) -> float:
         """Duration of the step in seconds."""
         rows = plan.num_decodes + plan.padded_decodes
-        if plan.chunks or plan.copies:
+        if plan.chunks or plan.copies or plan.draft_tokens or self._has_windows:
             return self._general(plan, rows)
         constant = self._decode.get(rows)
         if constant is None:
@@ -90,7 +95,7 @@ class CalibratedClock:
     def _general(self, plan: StepPlan, decodes: int) -> float:
         chunks = plan.chunks
         rows = decodes + len(chunks)
-        tokens = decodes
+        tokens = decodes + decode_drafts(plan)
         for chunk in chunks:
             tokens += chunk[0]
         seconds = self._copy_s * sum(copy.tokens for copy in plan.copies) if plan.copies else 0.0
@@ -99,17 +104,17 @@ class CalibratedClock:
         return (
             seconds
             + self._cached(self._tokens, tokens, self._by_token)
-            + self._cached(self._rows, rows, self._by_row)
+            + self._cached(self._rows, rows + plan.draft_tokens, self._by_row)
             + self._host_s
             + self._host_row_s * rows
             + self._attention_s(plan, decodes)
         )
 
     def _attention_s(self, plan: StepPlan, decodes: int) -> float:
-        context, chunks = plan.decode_context_tokens, plan.chunks
+        context, chunks, queries = plan.decode_context_tokens, plan.chunks, queries_per_decode(plan)
         if not chunks:
-            return sum(group.decode_seconds(decodes, context) for group in self._attention)
-        return sum(group.seconds(decodes, context, chunks) for group in self._attention)
+            return sum(group.decode_seconds(decodes, context, queries) for group in self._attention)
+        return sum(group.seconds(decodes, context, chunks, queries) for group in self._attention)
 
     def _decode_constant(self, rows: int) -> float:
         """Seconds of a decode-only step, without the part proportional to S."""

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from kvsim.catalog.explain import Fact
 from kvsim.core.plan import StepPlan
+from kvsim.cost.checks import check_seconds
+from kvsim.cost.drafts import decode_drafts
 from kvsim.errors import InputError
-
-
-def check_seconds(**values: float) -> None:
-    """Raise `InputError` unless every value is a finite number of seconds >= 0."""
-    for name, value in values.items():
-        if not 0.0 <= value < float("inf"):
-            raise InputError(f"{name} must be >= 0 s and finite, got {value!r}", where=name)
 
 
 class FixedClock:
@@ -46,6 +41,7 @@ class LinearClock:
 
     Context is what attention reads back: the contexts of the decodes (their new token included,
     padded rows too) and the prior tokens of prefill chunks. Padded prompt tokens count as new.
+    n counts the decodes and every draft that they verify.
     Reading takes 1/`read_efficiency` times as long: small KV blocks are read more slowly.
     """
 
@@ -92,7 +88,7 @@ class LinearClock:
         """Duration of the step in seconds."""
         seconds = (
             self.base_s
-            + self.decode_s * (plan.num_decodes + plan.padded_decodes)
+            + self.decode_s * (plan.num_decodes + plan.padded_decodes + decode_drafts(plan))
             + self.context_token_s * plan.decode_context_tokens
         )
         for new_tokens, prior_tokens in plan.chunks:

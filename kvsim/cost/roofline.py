@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvsim.catalog.explain import Fact
 from kvsim.catalog.gpu import Gpu
 from kvsim.catalog.kv import kv_bytes_per_token
-from kvsim.catalog.model import GqaAttention, Model
+from kvsim.catalog.model import GqaAttention, LayerGroup, Model
 from kvsim.catalog.weights import active_parameter_terms, parameter_terms, weight_bytes
 from kvsim.core.plan import StepPlan
-from kvsim.cost.given import check_seconds
+from kvsim.cost.checks import check_seconds
+from kvsim.cost.drafts import decode_drafts, queries_per_decode
 from kvsim.cost.operators import precision, touched_experts
+from kvsim.cost.windows import decode_tokens, mean_reach, prior_tokens
 
 CACHED_ROW_COUNTS = 1 << 14
 RELATIVE_ERROR = 0.6
@@ -29,7 +33,9 @@ class RooflineClock:
     for a chunk of c new after p prior tokens the same times `c * p + c * c / 2` (causal). Looking
     up embeddings is no arithmetic. All per GPU: divided by tp, except what every GPU holds whole
     (replicated KV heads, the latent cache, the router). BW and F are the datasheet's; F is that of
-    16-bit operands but for the layers' matrices.
+    16-bit operands but for the layers' matrices. A draft that a decode verifies is one more token,
+    one more row, and one more query of the same context, which is read once. Layers with a sliding
+    window read and multiply no more than that of a context.
     """
 
     relative_error: float | None = RELATIVE_ERROR
@@ -48,6 +54,7 @@ class RooflineClock:
         self.t0_s = t0_s
         kind = precision(gpu, model.weight_dtype)
         kv_bytes = kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+        element = kv_dtype_bytes or model.kv_dtype_bytes
         terms = parameter_terms(model, tp=tp)
         self._moe = model.moe
         held = 0 if model.moe is None else model.moe.experts + model.moe.shared_experts
@@ -55,13 +62,11 @@ class RooflineClock:
         routed = model.moe.experts * self._expert_bytes if model.moe else 0.0
         self._fixed_bytes = weight_bytes(model, tp=tp) - routed
         self._bandwidth = gpu.memory_bw
-        self._kv_s = kv_bytes / gpu.memory_bw
-        self._copy_s = 2 * self._kv_s
+        self._copy_s = 2 * (kv_bytes / gpu.memory_bw)
         self._token_s = _token_flops(model, tp) / kind.flops
         self._row_s = _row_flops(model, tp) / gpu.flops_16bit
-        decode_flops, prefill_flops = _attention_flops(model)
-        self._decode_attention_s = decode_flops / tp / gpu.flops_16bit
-        self._prefill_attention_s = prefill_flops / tp / gpu.flops_16bit
+        windows = dict.fromkeys(group.window for group in model.groups)
+        self._attention = [_Attention(model, gpu, tp, element, window) for window in windows]
         self._decode: dict[int, tuple[float, float]] = {}
         self._facts = [
             *_datasheet_facts(model, gpu, tp),
@@ -72,15 +77,10 @@ class RooflineClock:
     def step_seconds(self, plan: StepPlan) -> float:
         """Duration of the step in seconds; an empty step takes `t0_s`."""
         rows = plan.num_decodes + plan.padded_decodes
-        context = plan.decode_context_tokens
-        if plan.chunks or plan.copies:
+        if plan.chunks or plan.copies or plan.draft_tokens:
             memory, compute, copies = self._terms(plan)
             return self.t0_s + max(memory, compute) + copies
-        pair = self._decode.get(rows)
-        if pair is None:
-            pair = self._decode_constants(rows)
-        memory = pair[0] + self._kv_s * context
-        compute = pair[1] + self._decode_attention_s * context
+        memory, compute = self.decode_terms_s(rows, plan.decode_context_tokens)
         return memory if memory > compute else compute
 
     def decode_terms_s(self, decodes: int, context_tokens: float) -> tuple[float, float]:
@@ -88,11 +88,15 @@ class RooflineClock:
 
         `context_tokens` are summed over the decodes. The step takes the larger one.
         """
-        memory, compute = self._decode_constants(decodes)
-        return (
-            memory + self._kv_s * context_tokens,
-            compute + self._decode_attention_s * context_tokens,
-        )
+        pair = self._decode.get(decodes)
+        if pair is None:
+            pair = self._decode_constants(decodes)
+        memory, compute = pair
+        for group in self._attention:
+            read = decode_tokens(decodes, context_tokens, group.window)
+            memory += group.kv_s * read
+            compute += group.decode_s * read
+        return memory, compute
 
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
@@ -115,19 +119,42 @@ class RooflineClock:
         return pair
 
     def _terms(self, plan: StepPlan) -> tuple[float, float, float]:
-        tokens = plan.num_decodes + plan.padded_decodes
-        rows = tokens + len(plan.chunks)
-        kv_tokens = plan.decode_context_tokens
-        attention = self._decode_attention_s * plan.decode_context_tokens
-        for new, prior in plan.chunks:
-            tokens += new
-            kv_tokens += new + prior
-            attention += self._prefill_attention_s * new * (prior + new / 2)
+        decodes = plan.num_decodes + plan.padded_decodes
+        rows = decodes + plan.draft_tokens + len(plan.chunks)
+        tokens = decodes + decode_drafts(plan) + sum(chunk.new_tokens for chunk in plan.chunks)
         copies = self._copy_s * sum(copy.tokens for copy in plan.copies)
         if not tokens:
             return 0.0, 0.0, copies
-        memory = self._weights_s(tokens) + self._kv_s * kv_tokens
-        return memory, self._token_s * tokens + self._row_s * rows + attention, copies
+        memory = self._weights_s(tokens)
+        compute = self._token_s * tokens + self._row_s * rows
+        queries = queries_per_decode(plan)
+        for group in self._attention:
+            read = decode_tokens(decodes, plan.decode_context_tokens, group.window)
+            attention = group.decode_s * read * queries
+            kv_tokens = read
+            for new, prior in plan.chunks:
+                kv_tokens += new + prior_tokens(prior, group.window)
+                attention += group.prefill_s * new * mean_reach(new, prior, group.window)
+            memory += group.kv_s * kv_tokens
+            compute += attention
+        return memory, compute, copies
+
+
+class _Attention:
+    """Attention of all layers with one window. Attributes are seconds of all these layers."""
+
+    def __init__(
+        self, model: Model, gpu: Gpu, tp: int, kv_dtype_bytes: int, window: int | None
+    ) -> None:
+        groups = [group for group in model.groups if group.window == window]
+        held = sum(group.layers * group.attention.kv_elements(tp) for group in groups)
+        decode, prefill = _attention_flops(groups)
+        self.window = window
+        self.kv_s = held * kv_dtype_bytes / gpu.memory_bw
+        """Per context token read."""
+        self.decode_s = decode / tp / gpu.flops_16bit
+        self.prefill_s = prefill / tp / gpu.flops_16bit
+        """Per (query, context token) pair."""
 
 
 def _token_flops(model: Model, tp: int) -> int:
@@ -141,13 +168,13 @@ def _row_flops(model: Model, tp: int) -> int:
     return 2 * -(-model.vocab // tp) * model.hidden
 
 
-def _attention_flops(model: Model) -> tuple[int, int]:
+def _attention_flops(groups: Iterable[LayerGroup]) -> tuple[int, int]:
     """FLOPs per (query token, context token) pair over all layers and heads: decode, prefill.
 
     Latent attention decodes on the latent vector and prefills on expanded heads.
     """
     decode = prefill = 0
-    for group in model.groups:
+    for group in groups:
         attention = group.attention
         pairs = 2 * group.layers * attention.heads
         expanded = pairs * (attention.head_dim + attention.v_head_dim)

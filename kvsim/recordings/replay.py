@@ -64,7 +64,7 @@ class Replay:
                 works = self._sync_step(step, row)
             if works:
                 row["free_end"] = self.allocator.free_count()
-                empty_rows = 0 if row.get("sched") else empty_rows + 1
+            empty_rows = empty_rows + 1 if works and not row.get("sched") else 0
             if len(row) > 1:
                 self.totals["steps"] += 1
                 yield row

@@ -17,7 +17,7 @@ from kvsim.report.text import figure, plain
 from kvsim.results.read_run import Replica, Run, read_run
 from kvsim.results.read_snapshots import read_snapshots
 from kvsim.scenario import Scenario, load_scenario
-from kvsim.scenario.build import size_server
+from kvsim.scenario.sizing import size_server
 from kvsim.scenario.variants import variants
 
 MAX_DRAWN = 12

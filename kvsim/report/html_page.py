@@ -122,6 +122,10 @@ def _endings(variants: list[VariantData]) -> list[str]:
         for reason, count in list(reasons.items())[:5] if isinstance(reasons, Mapping) else ():
             text = f"rejected {plain(count, 20)}: {plain(reason, 120)}"
             who.setdefault(text, []).append(one.label)
+        setup = one.entry.get("setup")
+        notes = setup.get("notes") if isinstance(setup, Mapping) else None
+        for note in notes[:5] if isinstance(notes, list) else ():
+            who.setdefault(plain(note, 300), []).append(one.label)
     return [
         f"{'every variant' if len(labels) == len(variants) > 1 else ', '.join(labels)}: {text}."
         for text, labels in who.items()

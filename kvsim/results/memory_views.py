@@ -8,12 +8,14 @@ O(running requests + blocks); `describe` turns the copy into ranges, once, at th
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from kvsim.core.contiguous import ContiguousAllocator, Extent
+from kvsim.core.grouped import GroupedAllocator
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.protocols import Allocator
@@ -64,12 +66,12 @@ class PagedView:
 
     kind = "paged"
 
-    def __init__(self, allocator: PagedAllocator) -> None:
+    def __init__(self, allocator: PagedAllocator | GroupedAllocator) -> None:
         self._first_id = allocator.pool.first_id
         self._usable = allocator.pool.num_usable
         self._block_size = allocator.block_size
 
-    def capture(self, sequence: Sequence) -> array[int]:
+    def capture(self, sequence: Sequence) -> Any:
         """The table, as 4-byte numbers."""
         return array("i", sequence.table)
 
@@ -105,6 +107,38 @@ class PagedView:
         pairs = zip(np.split(blocks, cuts), np.split(holders, cuts), strict=True)
         size = self._block_size
         return [[int(run[0]) * size, len(run) * size, int(n[0])] for run, n in pairs if len(run)]
+
+
+class GroupedView(PagedView):
+    """Tables of several layer groups: each group of a request is listed as `<id> group <n>`.
+
+    Its tokens are counted in slots, from the first one inside the group's window on.
+    """
+
+    def __init__(self, allocator: GroupedAllocator) -> None:
+        super().__init__(allocator)
+        self._groups = allocator.groups
+
+    def capture(self, sequence: Sequence) -> Any:
+        """The tables without their null entries, and how many those are."""
+        pairs = zip(sequence.tables, sequence.null_blocks, strict=True)
+        return [(nulls, array("i", table[nulls:])) for table, nulls in pairs]
+
+    def describe(self, holders: Seq[Holder], rest: Any) -> Layout:
+        """As for one group, group by group."""
+        return super().describe([one for holder in holders for one in self._split(holder)], rest)
+
+    def _split(self, holder: Holder) -> Iterator[Holder]:
+        for index, (nulls, table) in enumerate(holder.place):
+            size = self._groups[index].block_size
+            slots = self._block_size // size
+            live, final = holder.live_tokens, max(0, holder.final_tokens - 1)
+            yield Holder(
+                f"{holder.request_id} group {index}",
+                max(0, live - nulls * size) * slots,
+                max(0, final - nulls * size) * slots + 1,
+                table,
+            )
 
 
 class ContiguousView:
@@ -171,6 +205,8 @@ def memory_view(allocator: Allocator) -> MemoryView:
     match allocator:
         case PagedAllocator():
             return PagedView(allocator)
+        case GroupedAllocator():
+            return GroupedView(allocator)
         case ContiguousAllocator():
             return ContiguousView(allocator)
         case GrowAllocator():

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from kvsim.catalog import Gpu, Model
-from kvsim.catalog.explain import Fact
-from kvsim.core.plan import StepPlan
-from kvsim.cost import CalibratedClock, FixedClock, LinearClock, RooflineClock
+from kvsim.cost import (
+    CalibratedClock,
+    DraftingClock,
+    FixedClock,
+    LinearClock,
+    PredictiveClock,
+    RooflineClock,
+)
 from kvsim.scenario.clock import FixedClockSettings, LinearClockSettings, RooflineClockSettings
 from kvsim.scenario.engine import KV_CACHE_BYTES
 from kvsim.scenario.settings import Scenario
 
 
-class PredictiveClock(Protocol):
-    """A clock that also says how far off it may be."""
-
-    @property
-    def relative_error(self) -> float | None:
-        """Relative error of a step time; None where the user gave the numbers."""
-
-    @property
-    def note(self) -> str:
-        """What the clock is, and where its error was measured."""
-
-    def step_seconds(self, plan: StepPlan) -> float:
-        """Duration of the step in seconds."""
-
-    def explain(self) -> list[Fact]:
-        """The constants and where they come from."""
-
-
 def build_clock(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
     """The clock of one variant. `model` and `gpu` are there when its kind needs them."""
+    clock = _without_drafter(settings, model, gpu)
+    drafts = settings.engine.speculative_config
+    return DraftingClock(clock, draft_step_s=drafts.draft_step_s) if drafts else clock
+
+
+def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
     clock = settings.clock
     if isinstance(clock, FixedClockSettings):
         return FixedClock(clock.step_s, copy_token_s=clock.copy_token_s)

@@ -15,6 +15,8 @@ from kvsim.scenario.lengths import (
     PairPresetSettings,
 )
 from kvsim.scenario.traffic import (
+    ChatFallback,
+    ChatSettings,
     FileWorkload,
     LawWorkload,
     PresetWorkload,
@@ -84,6 +86,8 @@ def build_workload(
         )
     elif isinstance(settings, Sosp23Workload):
         workload = _sosp23(settings, path, seed)
+    elif isinstance(settings, ChatSettings):
+        workload = settings.chat.build(settings.arrivals, rate_scale=settings.rate_scale, seed=seed)
     else:
         workload = preset(
             settings.preset,
@@ -111,6 +115,8 @@ def _present(settings: WorkloadSettings, strict: bool) -> tuple[WorkloadSettings
 
 
 def _notes(settings: WorkloadSettings) -> list[str]:
+    if isinstance(settings, ChatSettings) and settings.instead_of is not None:
+        return [f"{_absent(settings.instead_of)}; generated conversations were used instead"]
     if isinstance(settings, PresetWorkload) and settings.instead_of is not None:
         used = settings.preset
     elif isinstance(settings, Sosp23Workload) and settings.instead_of is not None:
@@ -144,16 +150,25 @@ def _trace_file(
         limit=settings.limit,
         smear_s=settings.smear_s,
         seed=seed,
+        chunk_tokens=settings.chunk_tokens if isinstance(settings, FileWorkload) else None,
         rules=ReadRules(
             on_bad_row=settings.on_bad_row, way_to_drop="--set workload.on_bad_row=drop"
         ),
     )
 
 
-def _fallback(settings: TraceWorkload, strict: bool) -> PresetWorkload:
+def _fallback(settings: TraceWorkload, strict: bool) -> PresetWorkload | ChatSettings:
     fallback = settings.fallback
     if fallback is None or strict:
         raise _missing(settings.trace, "workload.trace", has_fallback=fallback is not None)
+    if isinstance(fallback, ChatFallback):
+        return ChatSettings(
+            chat=fallback.chat,
+            arrivals=fallback.arrivals,
+            rate_scale=settings.rate_scale,
+            max_concurrency=settings.max_concurrency,
+            instead_of=settings.trace,
+        )
     wanted = [n for n in (fallback.num_requests, settings.limit) if n is not None]
     return PresetWorkload(
         preset=fallback.preset,

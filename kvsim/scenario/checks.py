@@ -1,11 +1,12 @@
-"""Rules that involve several settings, and values whose mechanism does not exist yet."""
+"""Rules that involve several settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from kvsim.errors import InputError
+from kvsim.scenario.feature_checks import FEATURE_RULES
+from kvsim.scenario.findings import Finding, SettingsError
 
 if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
@@ -15,74 +16,42 @@ MAX_REPLICAS = 2000
 """Seeds times variants: each has its entry in the summary, whose size is limited."""
 
 
-class SettingsError(InputError):
-    """A setting that its type allows and the other settings do not.
-
-    `path` is its dotted name, within the section that raises; who knows the file adds the line.
-    """
-
-    def __init__(self, path: str, problem: str, fix: str | None) -> None:
-        super().__init__(problem, where=path or None, fix=fix)
-        self.path = tuple(path.split(".")) if path else ()
-
-
-class _Finding(NamedTuple):
-    path: str
-    problem: str
-    fix: str
-
-
 def check(scenario: Scenario) -> None:
     """Raise `SettingsError` for the first rule that the settings break."""
-    for rule in (_unsupported, _seeds, _names_and_windows, _token_budget, _memory_kind, _sources):
+    rules = (_seeds, _names_and_windows, _token_budget, _memory_kind, *FEATURE_RULES, _sources)
+    for rule in rules:
         for finding in rule(scenario):
             raise SettingsError(*finding)
 
 
-def _unsupported(scenario: Scenario) -> Iterator[_Finding]:
-    engine = scenario.engine
-    if engine.enable_prefix_caching:
-        yield _Finding(
-            "engine.enable_prefix_caching", "= true is not supported yet", "Set it to false"
-        )
-    if engine.async_scheduling:
-        yield _Finding("engine.async_scheduling", "= true is not supported yet", "Set it to false")
-    if engine.scheduling_policy != "fcfs":
-        yield _Finding(
-            "engine.scheduling_policy",
-            f"= {engine.scheduling_policy} is not supported yet",
-            "Set it to fcfs",
-        )
-
-
-def _names_and_windows(scenario: Scenario) -> Iterator[_Finding]:
+def _names_and_windows(scenario: Scenario) -> Iterator[Finding]:
     if scenario.variant_name in scenario.compare:
-        yield _Finding(
+        yield Finding(
             f"compare.{scenario.variant_name}",
             "has the name of the variant without changes",
             "Choose another name, or set base_name",
         )
     window = scenario.measure
     if window.to_s is not None and window.to_s <= window.from_s:
-        yield _Finding(
+        yield Finding(
             "measure.to_s",
             f"must be > measure.from_s = {window.from_s:g} s, got {window.to_s:g}",
             "Give a window that is not empty",
         )
 
 
-def _seeds(scenario: Scenario) -> Iterator[_Finding]:
+def _seeds(scenario: Scenario) -> Iterator[Finding]:
     seeds = scenario.seeds
     repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
     if repeated:
-        yield _Finding(
+        yield Finding(
             "seeds",
             f"must differ from each other, got {repeated[0]} {seeds.count(repeated[0])} times",
             "Name each seed once: the same seed again would add nothing",
         )
     replicas = len(seeds) * (1 + len(scenario.compare))
     if replicas > MAX_REPLICAS:
-        yield _Finding(
+        yield Finding(
             "seeds",
             f"times variants must be <= {MAX_REPLICAS}, got {len(seeds)} seeds"
             f" for {1 + len(scenario.compare)} variants",
@@ -90,41 +59,41 @@ def _seeds(scenario: Scenario) -> Iterator[_Finding]:
         )
 
 
-def _token_budget(scenario: Scenario) -> Iterator[_Finding]:
+def _token_budget(scenario: Scenario) -> Iterator[Finding]:
     engine = scenario.engine
     budget = engine.max_num_batched_tokens
     if engine.scheduler == "static":
         return
     if budget < engine.max_num_seqs:
-        yield _Finding(
+        yield Finding(
             "engine.max_num_batched_tokens",
             f"must be >= engine.max_num_seqs = {engine.max_num_seqs} tokens, got {budget}",
             "Every running sequence needs one token per step: raise it, or lower max_num_seqs",
         )
 
 
-def _memory_kind(scenario: Scenario) -> Iterator[_Finding]:
+def _memory_kind(scenario: Scenario) -> Iterator[Finding]:
     memory, scheduler = scenario.memory, scenario.engine.scheduler
     if scheduler == "orca" and memory.kind != "contiguous":
-        yield _Finding(
+        yield Finding(
             "memory.kind",
             f"must be contiguous with engine.scheduler = orca, got {memory.kind}",
             "Set memory.kind to contiguous, or engine.scheduler to vllm",
         )
     if scheduler == "static" and memory.kind == "paged":
-        yield _Finding(
+        yield Finding(
             "memory.kind",
             "must be contiguous or grow with engine.scheduler = static, got paged",
             "Set memory.kind to contiguous, or engine.scheduler to vllm",
         )
     if memory.kind == "grow" and scheduler != "static":
-        yield _Finding(
+        yield Finding(
             "engine.scheduler",
             f"must be static with memory.kind = grow, got {scheduler}",
             "Set engine.scheduler to static, or memory.kind to contiguous",
         )
     if scenario.engine.pad_prompts and scheduler != "static":
-        yield _Finding(
+        yield Finding(
             "engine.pad_prompts",
             f"= true needs engine.scheduler = static, got {scheduler}",
             "Set pad_prompts to false",
@@ -132,21 +101,21 @@ def _memory_kind(scenario: Scenario) -> Iterator[_Finding]:
     if memory.kind != "contiguous":
         return
     if memory.placement == "buddy" and memory.compaction:
-        yield _Finding(
+        yield Finding(
             "memory.compaction",
             "= true excludes memory.placement = buddy, whose sizes are fixed",
             "Set placement to first_fit, best_fit or next_fit",
         )
     if memory.max_chunk_tokens is not None:
         if memory.placement != "buddy":
-            yield _Finding(
+            yield Finding(
                 "memory.max_chunk_tokens",
                 f"belongs to memory.placement = buddy, got {memory.placement}",
                 "Remove it, or set placement to buddy",
             )
         blocks, rest = divmod(memory.max_chunk_tokens, memory.block_size)
         if rest or blocks.bit_count() != 1:
-            yield _Finding(
+            yield Finding(
                 "memory.max_chunk_tokens",
                 f"must be memory.block_size = {memory.block_size} tokens times a power of two,"
                 f" got {memory.max_chunk_tokens}",
@@ -154,7 +123,7 @@ def _memory_kind(scenario: Scenario) -> Iterator[_Finding]:
             )
 
 
-def _sources(scenario: Scenario) -> Iterator[_Finding]:
+def _sources(scenario: Scenario) -> Iterator[Finding]:
     """What must be known to size the memory, to time steps and to bound lengths."""
     reasons = []
     if scenario.memory.num_blocks is None:
@@ -163,14 +132,14 @@ def _sources(scenario: Scenario) -> Iterator[_Finding]:
         reasons.append(f"clock.kind is {scenario.clock.kind}")
     for section in ("model", "hardware"):
         if reasons and getattr(scenario, section) is None:
-            yield _Finding(
+            yield Finding(
                 section,
                 f"is missing, and {' and '.join(reasons)}",
                 "Name a model and a GPU, or give memory.num_blocks and a fixed or linear clock",
             )
     clock = scenario.clock
     if clock.kind == "linear" and clock.base_s + clock.decode_s == 0:
-        yield _Finding(
+        yield Finding(
             "clock.base_s",
             "and clock.decode_s are both 0 seconds: decode steps would take no time",
             "Give one of them a positive value",
@@ -178,13 +147,13 @@ def _sources(scenario: Scenario) -> Iterator[_Finding]:
     block_size = scenario.memory.block_size
     efficiencies = clock.read_efficiency if clock.kind == "linear" else None
     if efficiencies is not None and str(block_size) not in efficiencies:
-        yield _Finding(
+        yield Finding(
             "clock.read_efficiency",
             f"has no entry for memory.block_size = {block_size}",
             f"Add {block_size} with a number > 0 and <= 1",
         )
     if scenario.model is None and scenario.engine.max_model_len is None:
-        yield _Finding(
+        yield Finding(
             "engine.max_model_len",
             "is missing, and no model gives it",
             "Set it to the most tokens of prompt and output together",

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kvsim.scenario.checks import SettingsError
 from kvsim.scenario.fields import ContentSha256, Section, Tokens, by_key, key_tag
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.names import LengthPresetName, TraceName
 from kvsim.workload.arrivals import AllAtOnce, Arrivals, Constant, Gamma, Poisson
 from kvsim.workload.lengths import (

@@ -13,8 +13,6 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from kvsim.errors import InputError
-from kvsim.scenario.build import size_server
-from kvsim.scenario.checks import SettingsError
 from kvsim.scenario.document import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -24,9 +22,11 @@ from kvsim.scenario.document import (
     read_document,
 )
 from kvsim.scenario.finder import find_scenario, scenario_name
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.members import displaced
 from kvsim.scenario.problems import Place, conflict, to_input_error
 from kvsim.scenario.settings import Scenario
+from kvsim.scenario.sizing import size_server
 from kvsim.scenario.variants import COMPARABLE, difference, merge, variants
 
 

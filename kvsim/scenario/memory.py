@@ -36,7 +36,14 @@ class PagedMemory(Section):
     num_blocks: NumBlocks | None = None
     null_block: bool = Field(
         default=True,
-        description="whether block 0 is set aside, as vLLM v1 does (SOSP'23 did not)",
+        description="whether block 0 is set aside, as vLLM v1 does (SOSP'23 did not); left out, the"
+        " profile's",
+    )
+    eviction: Literal["lru", "fifo", "lfu", "belady"] = Field(
+        default="lru",
+        description="which cached block that nobody holds is given up first: lru (vLLM: used least"
+        " recently), fifo (filled first), lfu (found least often), belady (needed again last, which"
+        " only a simulation can know)",
     )
 
 

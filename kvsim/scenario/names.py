@@ -10,7 +10,7 @@ from typing import Annotated, cast
 from pydantic import AfterValidator, Field, JsonValue
 from pydantic.fields import FieldInfo
 
-from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.findings import SettingsError
 from kvsim.workload import FORMATS, KNOWN_TRACES, list_length_presets, list_presets
 
 

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvsim.errors import InputError
-from kvsim.scenario.checks import SettingsError
 from kvsim.scenario.clock import BLOCK_SIZE_PATTERN
 from kvsim.scenario.document import KeyPath
 from kvsim.scenario.fields import NAME_PATTERN, SHA256_PATTERN, is_tag
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.schema import Setting, look_up
+from kvsim.scenario.uncovered import explain_flag
 
 Place = Callable[[KeyPath], str]
 """Where a setting was given: `file:line`, or the option."""
@@ -84,6 +85,9 @@ def _describe(
     setting = look_up(path, data)
     key = path[-1] if path else ""
     name = ".".join(path) or "the scenario"
+    flag = explain_flag(key) if detail["type"] == "extra_forbidden" and "engine" in path else None
+    if flag is not None:
+        return InputError(f"{prefix}{name} {flag[0]}", where=place(path), fix=flag[1])
     problem = _problem(detail, setting.unit)
     fix = _way_out(detail, setting, key)
     return InputError(f"{prefix}{name} {problem}", where=place(path), fix=fix)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from kvsim.core.protocols import Recorder
+from kvsim.errors import InputError
 from kvsim.results import (
     RequestsRecorder,
     SeriesRecorder,
@@ -24,6 +25,7 @@ from kvsim.scenario.settings import MeasureSettings, Scenario, SloSettings
 from kvsim.scenario.variants import variants
 from kvsim.scenario.watcher import SilentWatcher, Watcher
 from kvsim.sim import RunEnd, run_replica
+from kvsim.workload import check_blocks_fit_chunks
 
 NS_PER_S = 1_000_000_000
 END_OF_TIME_NS = 2**63 - 1
@@ -56,10 +58,17 @@ class Finished(NamedTuple):
 
 
 def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[Finished]:
-    """Run the variants one after the other, in the scenario's order."""
-    for name, settings in variants(job.scenario).items():
+    """Run the variants one after the other, in the scenario's order.
+
+    Raises `InputError` for blocks that do not fit the chunks in which the traffic says what
+    prompts share, before the first of them runs.
+    """
+    named = variants(job.scenario)
+    for name, settings in named.items():
+        _check_chunks(name, settings, traffic)
+    for name, settings in named.items():
         watcher.start(name, traffic.workload.counts.kept)
-        server = build_server(settings)
+        server = build_server(settings, seed=job.seed, requests=traffic.workload)
         recorders = _Recorders(settings, server, rows=job.rows)
         end = run_replica(
             traffic.workload,
@@ -73,6 +82,19 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
         entry = _entry(settings, server, recorders.summary, end)
         outcome = SeedOutcome(job.seed, entry, recorders.summary.histograms())
         yield Finished(name, server, outcome, recorders.columns())
+
+
+def _check_chunks(name: str, settings: Scenario, traffic: Traffic) -> None:
+    if not settings.engine.enable_prefix_caching:
+        return
+    try:
+        check_blocks_fit_chunks(settings.memory.block_size, traffic.workload.chunk_tokens)
+    except InputError as error:
+        raise InputError(
+            f"{name}: memory.block_size {error.problem}, while prefixes are cached",
+            where="memory.block_size",
+            fix=f"{error.fix}, or set engine.enable_prefix_caching to false",
+        ) from None
 
 
 def run_seed(job: Job) -> SeedRun:
@@ -160,6 +182,7 @@ def _entry(
             "clock": settings.clock.kind,
             "clock_relative_error": sizing.clock.relative_error,
             "clock_note": sizing.clock.note,
+            "notes": list(server.notes),
         },
         "stuck": asdict(end.stuck) if end.stuck else None,
     }

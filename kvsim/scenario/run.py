@@ -15,6 +15,7 @@ from kvsim.scenario.build import Server, build_server
 from kvsim.scenario.lengths import PairFileSettings
 from kvsim.scenario.loader import resolved
 from kvsim.scenario.pool import cpu_count, run_jobs
+from kvsim.scenario.proven import variant_notes
 from kvsim.scenario.replicas import Job, finished_variants, run_seed, workload_entry
 from kvsim.scenario.seeds import SeedRun, merged_variants, merged_workload
 from kvsim.scenario.settings import Scenario
@@ -75,9 +76,9 @@ def run_scenario(
 
 def _run(job: Job, folder: RunFolder | None, watcher: Watcher, workers: int) -> RunResult:
     traffic = job.traffic()
-    for note in traffic.notes:
-        watcher.note(note)
     scenario = job.scenario
+    for note in [*traffic.notes, *variant_notes(variants(scenario))]:
+        watcher.note(note)
     head: dict[str, Any] = {"scenario": scenario.name, "kvsim_version": kvsim.__version__}
     if len(scenario.seeds) > 1:
         servers = {name: build_server(settings) for name, settings in variants(scenario).items()}

@@ -46,17 +46,28 @@ def _compare(schema: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for section in COMPARABLE:
         whole = schema["properties"][section]
-        options = _options(whole) or [whole]
-        names = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
-        for name in names:
-            part = {key: value for key, value in definitions[name].items() if key != "required"}
-            definitions[f"Changed{name}"] = {**part, "title": f"Changed{name}"}
         described = {key: whole[key] for key in ("description",) if key in whole}
-        others = [option for option in options if "$ref" not in option]
-        parts = [{"$ref": f"#/$defs/Changed{name}"} for name in names]
-        changes[section] = {**described, "anyOf": [*parts, *others]}
+        changes[section] = {**described, "anyOf": _changed_options(whole, definitions)}
     variant = {"type": "object", "properties": changes, "additionalProperties": False}
     return {"patternProperties": {NAME_PATTERN: variant}, "additionalProperties": False}
+
+
+def _changed_options(whole: Schema, definitions: dict[str, Any]) -> list[Schema]:
+    """What a section may be in a variant: of mappings a part is enough."""
+    options = _options(whole) or [whole]
+    names = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
+    for name in names:
+        part = {key: value for key, value in definitions[name].items() if key != "required"}
+        properties = dict(part["properties"])
+        for key, setting in part["properties"].items():
+            if any("$ref" in option for option in (setting, *_options(setting))):
+                kept = {"default", "description"} & setting.keys()
+                below = {"anyOf": _changed_options(setting, definitions)}
+                properties[key] = {**{one: setting[one] for one in kept}, **below}
+        whole_name = f"Changed{name}"
+        definitions[whole_name] = {**part, "properties": properties, "title": whole_name}
+    others = [option for option in options if "$ref" not in option]
+    return [*({"$ref": f"#/$defs/Changed{name}"} for name in names), *others]
 
 
 def look_up(path: KeyPath, data: Any) -> Setting:

@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from kvsim.scenario.checks import SettingsError, check
+from kvsim.scenario.checks import check
 from kvsim.scenario.clock import CalibratedClockSettings, ClockSettings
 from kvsim.scenario.engine import EngineSettings
 from kvsim.scenario.fields import NAME_PATTERN, PositiveSeconds, Seconds, Section
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.memory import Memory, PagedMemory
+from kvsim.scenario.profile import with_profile
 from kvsim.scenario.traffic import WorkloadSettings
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
@@ -83,8 +85,11 @@ class Scenario(Section):
         default=None, description="name of the variant without changes; left out, its memory.kind"
     )
     description: str = Field(default="", max_length=2000, description="what the scenario shows")
-    profile: Literal["vllm-0.33"] = Field(
-        default="vllm-0.33", description="server release whose scheduling rules apply"
+    profile: Literal["vllm-0.33", "sosp23", "plain"] = Field(
+        default="vllm-0.33",
+        description="whose defaults settings have that are left out: vllm-0.33 (`vllm serve`),"
+        " sosp23 (the PagedAttention paper's artifact), plain (continuous batching, no prefix"
+        " caching, no asynchronous scheduling)",
     )
     model: CatalogueKey | None = Field(
         default=None, description="a name that `kvsim models` lists, e.g. llama-3-8b"
@@ -110,7 +115,8 @@ class Scenario(Section):
     )
 
     @model_validator(mode="after")
-    def _check_together(self) -> Scenario:
+    def _complete_and_check(self) -> Scenario:
+        self.__dict__.update(with_profile(self))
         check(self)
         return self
 

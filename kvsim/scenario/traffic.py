@@ -1,4 +1,4 @@
-"""Settings of the section `workload`: a published trace, a file, a preset, laws, a recipe."""
+"""Settings of the section `workload`: a trace, a file, a preset, laws, recipes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.chat import ChatRecipe
 from kvsim.scenario.fields import (
     ContentSha256,
     PositiveSeconds,
     Seconds,
     Section,
+    Tokens,
     by_key,
     key_tag,
 )
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.lengths import ArrivalSettings, LengthSettings, PairTraceSettings
 from kvsim.scenario.names import FormatName, LengthPresetName, PresetName, TraceName
 
@@ -39,13 +41,27 @@ _INSTEAD_OF = (
 _CONCURRENCY = "requests in flight at most; later ones wait outside the server (closed loop)"
 
 
-class FallbackSettings(Section):
-    """What replaces a trace that this machine does not have."""
+class PresetFallback(Section):
+    """A preset that replaces a trace that this machine does not have."""
 
     preset: PresetName = Field(description="a preset derived from the trace, e.g. azure-conv-2023")
     num_requests: NumRequests | None = Field(
         default=None, description="requests to generate; left out, as many as the trace has"
     )
+
+
+class ChatFallback(Section):
+    """Generated conversations that replace a trace; its `limit` does not apply to them."""
+
+    chat: ChatRecipe = Field(description="the conversations")
+    arrivals: ArrivalSettings
+
+
+FALLBACKS: dict[str, type[Section]] = {"preset": PresetFallback, "chat": ChatFallback}
+FallbackSettings = Annotated[
+    Annotated[PresetFallback, key_tag("preset")] | Annotated[ChatFallback, key_tag("chat")],
+    by_key("preset", "chat"),
+]
 
 
 class TraceWorkload(Section):
@@ -74,6 +90,10 @@ class FileWorkload(Section):
     sha256: ContentSha256 = None
     format: FormatName = Field(
         default="auto", description="its format; auto goes by the column names"
+    )
+    chunk_tokens: Tokens | None = Field(
+        default=None,
+        description="tokens of one chunk under `hash_ids`, where the file does not say it",
     )
     rate_scale: RateScale = 1.0
     limit: NumRequests | None = Field(default=None, description=_LIMIT)
@@ -164,19 +184,36 @@ class Sosp23Workload(Section):
         return self.sosp23.trace
 
 
+class ChatSettings(Section):
+    """Conversations of several turns under shared system prompts."""
+
+    chat: ChatRecipe = Field(description="the conversations")
+    arrivals: ArrivalSettings
+    rate_scale: RateScale = 1.0
+    max_concurrency: NumRequests | None = Field(default=None, description=_CONCURRENCY)
+    instead_of: TraceName | None = Field(default=None, description=_INSTEAD_OF)
+
+    @property
+    def named_trace(self) -> str | None:
+        """None: it reads no published trace."""
+        return None
+
+
 WORKLOAD_SOURCES: dict[str, type[Section]] = {
     "trace": TraceWorkload,
     "path": FileWorkload,
     "preset": PresetWorkload,
     "lengths": LawWorkload,
     "sosp23": Sosp23Workload,
+    "chat": ChatSettings,
 }
 WorkloadSettings = Annotated[
     Annotated[TraceWorkload, key_tag("trace")]
     | Annotated[FileWorkload, key_tag("path")]
     | Annotated[PresetWorkload, key_tag("preset")]
     | Annotated[LawWorkload, key_tag("lengths")]
-    | Annotated[Sosp23Workload, key_tag("sosp23")],
-    by_key("trace", "path", "preset", "lengths", "sosp23"),
+    | Annotated[Sosp23Workload, key_tag("sosp23")]
+    | Annotated[ChatSettings, key_tag("chat")],
+    by_key("trace", "path", "preset", "lengths", "sosp23", "chat"),
     Field(description="the requests"),
 ]

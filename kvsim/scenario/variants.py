@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvsim.scenario.document import KeyPath
 from kvsim.scenario.members import displaced
 from kvsim.scenario.settings import Scenario
 
@@ -27,13 +28,14 @@ def variants(scenario: Scenario) -> dict[str, Scenario]:
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a variant: mappings merge key by key, anything else replaces.
 
-    A section whose `kind` changes keeps only the base's keys that the new kind has too.
+    A section whose `kind` changes keeps only the base's keys that the new kind has too, and a
+    setting that excludes another one replaces it.
     """
     merged = dict(base)
     for section, change in changes.items():
         below = merged.get(section)
         if isinstance(below, Mapping) and isinstance(change, Mapping):
-            merged[section] = _merge_keys(_inherited(section, below, change), change)
+            merged[section] = _merge_keys((section,), below, change)
         else:
             merged[section] = change
     return merged
@@ -52,19 +54,15 @@ def difference(base: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str,
     return changes
 
 
-def _inherited(
-    section: str, below: Mapping[str, Any], change: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    lost = displaced((section,), "kind", change.get("kind"))
-    return {key: value for key, value in below.items() if key not in lost}
-
-
-def _merge_keys(below: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
+def _merge_keys(
+    path: KeyPath, below: Mapping[str, Any], change: Mapping[str, Any]
+) -> dict[str, Any]:
+    lost = {name for key, value in change.items() for name in displaced(path, key, value)}
+    merged = {key: value for key, value in below.items() if key not in lost}
     for key, value in change.items():
         inner = merged.get(key)
         if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merge_keys(inner, value)
+            merged[key] = _merge_keys((*path, key), inner, value)
         else:
             merged[key] = value
     return merged

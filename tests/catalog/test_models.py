@@ -30,12 +30,15 @@ KV_BYTES = {
     "llama-3.1-70b": 327_680,
     "llama-3.1-405b": 516_096,
     "mistral-7b": 131_072,
+    "mistral-7b-v0.1": 131_072,
     "mixtral-8x7b": 131_072,
     "yi-34b": 245_760,
     "qwen2.5-7b": 57_344,
     "qwen2.5-72b": 327_680,
     "qwen3-8b": 147_456,
     "qwen3-32b": 262_144,
+    "gemma-3-1b": 26_624,
+    "gemma-3-27b": 507_904,
     "deepseek-v3": 70_272,
 }
 
@@ -49,6 +52,8 @@ CHECKPOINT_PARAMETERS = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-72b": 72_706_203_648,
     "qwen3-8b": 8_190_735_360,
+    "gemma-3-1b": 999_885_952,
+    "mistral-7b-v0.1": 7_241_732_096,
 }
 
 
@@ -201,7 +206,16 @@ def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
         ({"torch_dtype": "float8"}, "torch_dtype 'float8'"),
         ({"dtype": "float16"}, "torch_dtype 'bfloat16' contradicts dtype 'float16'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq'"),
-        ({"sliding_window": 4096}, "sliding_window 4096"),
+        ({"sliding_window": 4096}, "sliding_window 4096 is not supported for model_type 'llama'"),
+        ({"model_type": "mistral", "sliding_window": -1}, "sliding_window must be a whole number"),
+        (
+            {
+                "model_type": "gemma3_text",
+                "sliding_window": 8,
+                "layer_types": ["linear_attention"] * 32,
+            },
+            "layer type 'linear_attention' is not covered",
+        ),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused(

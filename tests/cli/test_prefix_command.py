@@ -157,3 +157,23 @@ def test_control_characters_of_a_file_name_do_not_reach_the_terminal(
     out = kvsim("prefix", str(path)).out
     assert "\x1b" not in out
     assert r"a\x1b[31mb.jsonl: 4 requests" in out
+
+
+def test_requests_at_once_are_run_through_the_scheduler_and_compared(
+    kvsim: Command, trace: str
+) -> None:
+    """Alone it is LRU exactly; together the repeated prompt finds less or as much."""
+    alone = document(
+        kvsim, trace, "--in-flight", "1", "--capacities", "64blocks,70blocks,200blocks"
+    )
+    for row in alone["capacities"]:
+        assert row["in_flight"]["hit_tokens"] == row["lru"]["hit_tokens"]
+        assert row["in_flight"]["difference"] == 0
+    busy = document(kvsim, trace, "--in-flight", "4", "--capacities", "200blocks")
+    (row,) = busy["capacities"]
+    assert row["in_flight"]["requests"] == 4
+    assert row["in_flight"]["hit_tokens"] <= row["lru"]["hit_tokens"]
+    shown = kvsim("prefix", trace, "--in-flight", "4", "--capacities", "200blocks").out
+    assert "4 at" in shown
+    assert "differ-" in shown
+    assert kvsim("prefix", trace, "--in-flight", "-1").status == 2

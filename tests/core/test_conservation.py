@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from kvsim.core.accounting import MemoryTerms, split
 from kvsim.core.contiguous import ContiguousAllocator
+from kvsim.core.eviction import EVICTION_ORDERS
+from kvsim.core.group import LayerGroup
+from kvsim.core.grouped import GroupedAllocator
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.orca_scheduler import OrcaScheduler
 from kvsim.core.paged import PagedAllocator
@@ -35,6 +38,23 @@ def contiguous(reserve: str, placement: str, compaction: bool = False) -> Build:
     )
 
 
+def cached(order: str) -> Build:
+    return lambda blocks, block_size: PagedAllocator(
+        blocks, block_size, eviction=EVICTION_ORDERS[order]()
+    )
+
+
+def grouped(order: str) -> Build:
+    return lambda blocks, block_size: GroupedAllocator(
+        2 * blocks,
+        [LayerGroup("full", block_size), LayerGroup("sliding", block_size, window=20)],
+        max_model_len=MODEL_LEN,
+        max_num_batched_tokens=40,
+        async_scheduling=False,
+        eviction=EVICTION_ORDERS[order](),
+    )
+
+
 CONTIGUOUS: dict[str, Build] = {
     "max buddy": contiguous("max", "buddy"),
     "pow2 buddy": contiguous("pow2", "buddy"),
@@ -57,6 +77,11 @@ SCHEDULERS: dict[str, Callable[[Allocator, int], QueueScheduler]] = {
 COMBINATIONS: dict[str, tuple[Build, Callable[[Allocator, int], QueueScheduler]]] = {
     "vllm on paged": (PagedAllocator, SCHEDULERS["vllm"]),
     "static on grow": (GrowAllocator, SCHEDULERS["static"]),
+    **{f"vllm on paged, {order}": (cached(order), SCHEDULERS["vllm"]) for order in EVICTION_ORDERS},
+    **{
+        f"vllm on groups, {order}": (grouped(order), SCHEDULERS["vllm"])
+        for order in EVICTION_ORDERS
+    },
     **{
         f"{scheduler} on {memory}": (build, SCHEDULERS[scheduler])
         for scheduler in SCHEDULERS
@@ -76,8 +101,13 @@ def terms_after(plan: StepPlan, allocator: Allocator) -> MemoryTerms:
 
 
 requests = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(1, 90), st.integers(1, 60)), min_size=1, max_size=14
+    st.tuples(
+        st.integers(0, 6), st.integers(1, 90), st.integers(1, 60), st.sampled_from([0, 1, 0.7])
+    ),
+    min_size=1,
+    max_size=14,
 )
+"""Gap, prompt, output, and the part of the prompt that is shared with others."""
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -89,16 +119,19 @@ requests = st.lists(
     seqs=st.integers(1, 8),
 )
 def test_terms_are_never_negative_and_sum_to_the_capacity(
-    name: str, rows: list[tuple[int, int, int]], blocks: int, block_size: int, seqs: int
+    name: str, rows: list[tuple[int, int, int, float]], blocks: int, block_size: int, seqs: int
 ) -> None:
     build, schedule_with = COMBINATIONS[name]
     allocator = build(blocks, block_size)
     scheduler = schedule_with(allocator, seqs)
     sent, ended, arrival = 0, 0, 0
     queue = []
-    for index, (gap, prompt, output) in enumerate(rows):
+    for index, (gap, prompt, output, part) in enumerate(rows):
         arrival += gap
-        queue.append(Request(f"r{index}", arrival, prompt, output, max_tokens=output + index))
+        shared = int(part * prompt)
+        segments = (("system", shared), (index, prompt - shared)) if shared else None
+        request = Request(f"r{index}", arrival, prompt, output, segments=segments)
+        queue.append(request._replace(max_tokens=output + index))
     step = 0
     while queue or scheduler.has_work():
         while queue and queue[0].arrival_ns <= step:

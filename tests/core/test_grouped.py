@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,10 +14,22 @@ from kvsim.core.accounting import MemoryTerms, split
 from kvsim.core.eviction import LruOrder
 from kvsim.core.group import LayerGroup, group_kinds
 from kvsim.core.grouped import GroupedAllocator
+from kvsim.core.protocols import Hit
 from kvsim.core.request import Request, Sequence
 
 FULL = LayerGroup("full", 4)
 SLIDING = LayerGroup("sliding", 4, window=8)
+
+
+GROUPS = [
+    [LayerGroup("full", 4), LayerGroup("sliding", 4, 8)],
+    [LayerGroup("sliding", 4, 7), LayerGroup("full", 4), LayerGroup("sliding", 4, 7)],
+    [LayerGroup("sliding", 3, 5)],
+    [LayerGroup("full", 2), LayerGroup("sliding", 2, 3), LayerGroup("sliding", 2, 12)],
+    [LayerGroup("full", 4), LayerGroup("sliding", 8, 9)],
+    [LayerGroup("full", 8), LayerGroup("sliding", 2, 12)],
+    [LayerGroup("full", 8), LayerGroup("sliding", 2, 6), LayerGroup("sliding", 4, 1)],
+]
 
 
 def memory(groups: list[LayerGroup], blocks: int = 100, **changes: Any) -> GroupedAllocator:
@@ -58,6 +71,36 @@ def terms_of(allocator: GroupedAllocator, computed: int) -> MemoryTerms:
     )
 
 
+def junction(hit: Hit) -> int:
+    return hit.blocks.junction if hit.blocks else 0
+
+
+def longest_hit(allocator: GroupedAllocator, one: Sequence) -> tuple[int, int]:
+    """The longest prefix whose window every group has cached; the longest of the first kind.
+
+    The first kind is the first full-attention group's, where there is one.
+    """
+    if allocator.cache is None:
+        return 0, 0
+    lengths = range(0, one.tokens, allocator.block_size)
+    groups = range(len(allocator.groups))
+    hit = max(n for n in lengths if all(has_window(allocator, one, n, g) for g in groups))
+    leading = min(groups, key=lambda group: allocator.groups[group].kind != "full")
+    kind = [g for g in groups if allocator.groups[g] == allocator.groups[leading]]
+    longest = max(n for n in lengths if all(has_window(allocator, one, n, g) for g in kind))
+    return hit, longest if longest > hit else 0
+
+
+def has_window(allocator: GroupedAllocator, one: Sequence, length: int, group: int) -> bool:
+    """Whether the blocks that the token at `length` attends to are cached."""
+    _, size, window = allocator.groups[group]
+    stop = length // size
+    # a window of one token needs no earlier block, but then none is cached either
+    blocks = stop if window is None else min(stop, max(1, -(-(window - 1) // size)))
+    keys = allocator.keys(one, stop - blocks, stop, group)
+    return all(allocator.cache.find(key) is not None for key in keys)
+
+
 # What a group holds
 
 
@@ -88,12 +131,14 @@ def test_a_sliding_group_holds_the_window_and_one_chunk_at_most(
 def test_asynchronous_frees_wait_for_the_tokens_in_flight() -> None:
     """vllm/SPEC.md section 6: only processed tokens move the window."""
     allocator = memory([SLIDING], async_scheduling=True)
-    one = sequence(16, output=9)
-    admit(allocator, one)
-    assert allocator.append(one, 16, 1, known=16, in_flight=16)
+    one = sequence(24, output=9)
+    assert allocator.admit(one, allocator.lookup(one), 16, 0, 0)
+    assert allocator.append(one, 16, 8, known=24, in_flight=16)
     assert one.null_blocks == [0]
-    assert allocator.append(one, 17, 1, known=17, in_flight=1)
+    assert allocator.append(one, 24, 1, known=24, in_flight=8)
     assert one.null_blocks == [2]
+    assert allocator.append(one, 25, 1, known=25, in_flight=1)
+    assert one.null_blocks == [4]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +387,89 @@ def test_retention_says_which_sliding_blocks_are_cached(
     assert named == kept
 
 
+@given(
+    block_size=st.integers(1, 5),
+    window=st.integers(1, 30),
+    other=st.integers(1, 4),
+    retention=st.none() | st.integers(0, 50),
+    first=st.integers(0, 30),
+    count=st.integers(0, 30),
+    places=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+)
+def test_kept_blocks_end_within_a_window_of_a_retained_place(
+    block_size: int,
+    window: int,
+    other: int,
+    retention: int | None,
+    first: int,
+    count: int,
+    places: tuple[int, int],
+) -> None:
+    """vllm/SPEC.md section 6, block by block."""
+    groups = [LayerGroup("sliding", block_size, window), LayerGroup("full", block_size * other)]
+    (_, kind) = group_kinds(groups, retention=retention, max_tokens=500, max_in_flight=8)
+    aligned = block_size * other
+    ends = (places[0] * aligned, places[1] * aligned)
+    segment = aligned if retention is None else retention
+    span = -(-(window - 1) // block_size) * block_size
+
+    def retained(index: int) -> bool:
+        end = (index + 1) * block_size
+        return segment > 0 and -(-end // segment) * segment - end < span
+
+    def kept(index: int) -> bool:
+        return retained(index) or any(0 <= end - (index + 1) * block_size < span for end in ends)
+
+    ranges = kind.kept(first, first + count, ends)
+    listed = [index for low, high in ranges for index in range(low, high)]
+    assert listed == [index for index in range(first, first + count) if kept(index)]
+    expected = next((index for index in range(first, first + 100) if retained(index)), None)
+    assert kind.next_kept(first) == expected
+
+
+@settings(max_examples=300)
+@given(groups=st.sampled_from(GROUPS), tokens=st.integers(1, 60), data=st.data())
+def test_a_hit_is_the_longest_prefix_whose_window_every_group_has(
+    groups: list[LayerGroup], tokens: int, data: st.DataObject
+) -> None:
+    """Whatever happens to be cached, in any group, at any place."""
+    allocator = memory(groups, blocks=500, cached=True)
+    one = sequence(tokens, stream="a")
+    block = 0
+    assert allocator.cache is not None
+    for index, group in enumerate(groups):
+        count = tokens // group.block_size
+        missing = data.draw(st.sets(st.integers(0, max(count - 1, 0)), max_size=3))
+        keys = allocator.keys(one, 0, count, index)
+        for key in (key for place, key in enumerate(keys) if place not in missing):
+            block += 1
+            allocator.cache.seal([block], [key])
+    hit = allocator.lookup(one)
+    assert (hit.tokens, junction(hit)) == longest_hit(allocator, one)
+    if hit.tokens:
+        for table, group in zip(hit.blocks.tables, groups, strict=True):
+            first_needed = 0 if group.window is None else max(0, hit.tokens - group.window + 1)
+            nulls = first_needed // group.block_size
+            assert [block > 0 for block in table] == [
+                index >= nulls for index in range(hit.tokens // group.block_size)
+            ]
+
+
+def test_a_block_that_left_the_window_before_its_turn_gets_no_content() -> None:
+    """Blocks of 2 are considered when a block of 8 is full; by then the window has left some."""
+    groups = [LayerGroup("full", 8), LayerGroup("sliding", 2, window=6)]
+    allocator = memory(groups, cached=True, retention_interval=5)
+    one = sequence(1, output=20, stream="a")
+    admit(allocator, one)
+    for computed in range(1, 17):
+        assert allocator.append(one, computed, 1, known=computed + 1)
+        allocator.check_integrity([one])
+    assert allocator.cache is not None
+    assert 0 not in allocator.cache
+    # one block of 8 tokens each time, and three of the four blocks of 2
+    assert allocator.cache.num_keys() == 2 * (1 + 3)
+
+
 def test_without_a_prefix_cache_nothing_is_found() -> None:
     allocator = memory([FULL, SLIDING])
     assert admit(allocator, sequence(16, stream="a")) == 0
@@ -378,27 +506,42 @@ def test_a_block_held_twice_is_noticed_by_the_integrity_check() -> None:
 
 # Everything at random
 
-GROUPS = [
-    [LayerGroup("full", 4), LayerGroup("sliding", 4, 8)],
-    [LayerGroup("sliding", 4, 7), LayerGroup("full", 4), LayerGroup("sliding", 4, 7)],
-    [LayerGroup("sliding", 3, 5)],
-    [LayerGroup("full", 2), LayerGroup("sliding", 2, 3), LayerGroup("sliding", 2, 12)],
-    [LayerGroup("full", 4), LayerGroup("sliding", 8, 9)],
-    [LayerGroup("full", 8), LayerGroup("sliding", 2, 6), LayerGroup("sliding", 4, 1)],
-]
 PROMPTS = st.tuples(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 20)), max_size=2), st.integers(1, 30)
 )
 
 
+MODEL_LEN = 200
+
+
+class Named:
+    """Least recently freed first, but not `LruOrder`: then every content is found by name."""
+
+    def __init__(self) -> None:
+        self._order = LruOrder()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._order, name)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, block: object) -> bool:
+        return block in self._order
+
+
 class GroupedMachine(RuleBasedStateMachine):
-    """Admissions, chunks, decodes and releases in any order; every state is recomputed."""
+    """Admissions, chunks, decodes, preemptions and releases in any order, twice.
+
+    Every state is recomputed. One memory has nothing filed that nobody else can ask for, the other
+    files everything: no difference may be seen.
+    """
 
     @initialize(
         groups=st.sampled_from(GROUPS),
-        blocks=st.integers(4, 60),
+        blocks=st.integers(8, 80),
         cached=st.booleans(),
-        retention=st.sampled_from([0, None, 8, 24]),
+        retention=st.sampled_from([0, None, 8, 24, 5]),
         ahead=st.booleans(),
         lookahead=st.sampled_from([0, 0, 3]),
     )
@@ -411,108 +554,175 @@ class GroupedMachine(RuleBasedStateMachine):
         ahead: bool,
         lookahead: int,
     ) -> None:
-        self.allocator = memory(
-            groups,
-            blocks,
-            cached=cached,
-            retention_interval=retention,
-            async_scheduling=ahead,
-            lookahead_tokens=lookahead,
-            max_num_batched_tokens=16,
-        )
+        self.twins = [
+            memory(
+                groups,
+                blocks,
+                eviction=order() if cached else None,
+                retention_interval=retention,
+                async_scheduling=ahead,
+                lookahead_tokens=lookahead,
+                max_num_batched_tokens=16,
+                max_model_len=MODEL_LEN,
+            )
+            for order in (LruOrder, Named)
+        ]
         self.ahead = ahead
-        self.held: list[Sequence] = []
+        self.waiting: list[list[Sequence]] = []
+        self.held: list[list[Sequence]] = []
+        """The same sequence in both memories."""
 
-    def snapshot(self) -> tuple[object, ...]:
-        usage, cache = self.allocator.usage, self.allocator.cache
-        return (
-            self.allocator.dump(),
-            [[list(table) for table in one.tables] for one in self.held],
-            [getattr(usage, name) for name in usage.__slots__],
-            0 if cache is None else cache.num_keys(),
-        )
+    def snapshots(self) -> list[tuple[object, ...]]:
+        return [
+            (
+                allocator.dump(),
+                [(pair[twin].tables, pair[twin].null_blocks) for pair in self.held],
+                [getattr(allocator.usage, name) for name in allocator.usage.__slots__],
+                0 if allocator.cache is None else allocator.cache.num_keys(),
+                allocator.prefix_counts(),
+            )
+            for twin, allocator in enumerate(self.twins)
+        ]
 
-    @rule(prompt=PROMPTS, output=st.integers(1, 40), keep=st.integers(0, 3), gate=st.booleans())
-    def admit(
-        self, prompt: tuple[list[tuple[str, int]], int], output: int, keep: int, gate: bool
+    def state(self) -> object:
+        return copy.deepcopy(self.snapshots()[0])
+
+    @rule(
+        prompt=PROMPTS,
+        output=st.integers(1, 60),
+        continued=st.booleans(),
+        keep=st.sampled_from([0, 0, 0, 2]),
+        gate=st.booleans(),
+        whole=st.booleans(),
+    )
+    def arrive(
+        self,
+        prompt: tuple[list[tuple[str, int]], int],
+        output: int,
+        continued: bool,
+        keep: int,
+        gate: bool,
+        whole: bool,
     ) -> None:
-        segments = (*prompt[0], (object(), prompt[1]))
-        tokens = sum(length for _, length in segments)
-        one = Sequence(Request("r", 0, tokens, output, segments=segments), max_model_len=200)
-        hit = self.allocator.lookup(one)
-        assert hit.tokens < tokens
-        assert hit.tokens % self.allocator.block_size == 0
-        before = self.snapshot()
-        new = min(16, tokens - hit.tokens)
-        if self.allocator.admit(one, hit, new, tokens if gate else 0, keep):
-            one.computed = hit.tokens + new
-            one.chunk_tokens = new
-            self.held.append(one)
-            assert self.allocator.free_count() >= keep
-        else:
-            assert before == self.snapshot()
-            assert one.tables == []
+        segments = (*prompt[0], (object(), prompt[1])) if prompt[0] else None
+        tokens = sum(length for _, length in prompt[0]) + prompt[1]
+        stream = "out" if continued else None
+        request = Request("r", 0, tokens, output, segments=segments, output_stream=stream)
+        pair = [Sequence(request, max_model_len=MODEL_LEN) for _ in self.twins]
+        if not self.admit(pair, keep, gate):
+            self.waiting.append(pair)
+        while whole and 0 < pair[0].computed < tokens:
+            if not self.append(pair, min(16, tokens - pair[0].computed)):
+                break
 
-    def append(self, one: Sequence, new: int) -> bool:
-        prompt = one.request.prompt_tokens
-        known = max(prompt, one.computed + (0 if self.ahead else 1))
-        in_flight = one.chunk_tokens if self.ahead else 0
-        if not self.allocator.append(one, one.computed, new, known, in_flight):
-            return False
-        one.computed += new
-        one.chunk_tokens = new
-        return True
+    @precondition(lambda self: self.waiting)
+    @rule(gate=st.booleans())
+    def admit_again(self, gate: bool) -> None:
+        if self.admit(self.waiting[-1], 0, gate):
+            self.waiting.pop()
+
+    def admit(self, pair: list[Sequence], keep: int, gate: bool) -> bool:
+        tokens = pair[0].tokens
+        before = self.state()
+        answers = []
+        for allocator, one in zip(self.twins, pair, strict=True):
+            hit = allocator.lookup(one)
+            if allocator is self.twins[1]:
+                assert (hit.tokens, junction(hit)) == longest_hit(allocator, one)
+            new = min(16, tokens - hit.tokens)
+            answers.append(allocator.admit(one, hit, new, tokens if gate else 0, keep))
+            if answers[0]:
+                one.computed = hit.tokens + new
+                one.chunk_tokens = new
+                one.admissions += 1
+                assert allocator.free_count() >= keep
+        assert answers[0] == answers[1]
+        if answers[0]:
+            self.held.append(pair)
+        else:
+            assert before == self.state()
+        return answers[0]
+
+    def append(self, pair: list[Sequence], new: int) -> bool:
+        answers = []
+        for allocator, one in zip(self.twins, pair, strict=True):
+            known = max(one.tokens, one.computed + (0 if self.ahead else 1))
+            in_flight = one.chunk_tokens if self.ahead else 0
+            answers.append(allocator.append(one, one.computed, new, known, in_flight))
+            if answers[0]:
+                one.computed += new
+                one.chunk_tokens = new
+        assert answers[0] == answers[1]
+        return answers[0]
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
-        one = data.draw(st.sampled_from(self.held))
-        prompt = one.request.prompt_tokens
-        new = min(16, prompt - one.computed) if one.computed < prompt else 1
+        pair = data.draw(st.sampled_from(self.held))
+        one = pair[0]
+        new = min(16, one.tokens - one.computed) if one.computed < one.tokens else 1
         if one.computed + new > one.final_kv_tokens:
             return
-        before = self.allocator.usage.allocated
+        before = self.twins[0].usage.allocated
         lengths = [len(table) for table in one.tables]
-        if not self.append(one, new):
+        if not self.append(pair, new):
             assert lengths == [len(table) for table in one.tables]
-            assert self.allocator.usage.allocated <= before
+            assert self.twins[0].usage.allocated <= before
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def decode_up_to_the_horizon(self, data: st.DataObject) -> None:
-        """Nothing changes before it; at it something does."""
-        one = data.draw(st.sampled_from(self.held))
-        if one.computed < one.request.prompt_tokens:
-            return
-        ahead = self.allocator.horizon(one, one.computed)
+    @rule(data=st.data(), asked=st.booleans(), times=st.integers(1, 6))
+    def decode(self, data: st.DataObject, asked: bool, times: int) -> None:
+        pair = data.draw(st.sampled_from(self.held))
+        if pair[0].computed >= pair[0].tokens:
+            for _ in range(times):
+                self.decode_up_to_the_horizon(pair, asked)
+
+    def decode_up_to_the_horizon(self, pair: list[Sequence], asked: bool) -> None:
+        """Nothing changes before it, whether the memory is `asked` or not; at it something does."""
+        one = pair[0]
+        ahead = self.twins[0].horizon(one, one.computed)
         left = one.final_kv_tokens - one.computed
-        before = self.snapshot()
-        one.computed += min(ahead, left)
-        if data.draw(st.booleans()):
-            one.computed -= min(ahead, left)
-            for _ in range(min(ahead, left)):
-                assert self.append(one, 1)
-        assert before == self.snapshot()
+        before = self.state()
+        for _ in range(min(ahead, left)):
+            if asked:
+                assert self.append(pair, 1)
+            else:
+                for twin in pair:
+                    twin.computed += 1
+                    twin.chunk_tokens = 1
+        assert before == self.state()
         if left > ahead and one.chunk_tokens == 1:
-            appended = self.append(one, 1)
-            assert not appended or before != self.snapshot()
+            assert not self.append(pair, 1) or before != self.state()
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        one = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        if self.ahead and data.draw(st.booleans()):
-            self.allocator.seal(one, one.computed)
-        self.allocator.release(one)
-        assert (one.tables, one.null_blocks) == ([], [])
+    @rule(data=st.data(), resumes=st.booleans())
+    def release(self, data: st.DataObject, resumes: bool) -> None:
+        pair = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        for allocator, one in zip(self.twins, pair, strict=True):
+            if self.ahead and not resumes:
+                allocator.seal(one, one.computed)
+            allocator.release(one, resumes=resumes)
+            assert (one.tables, one.null_blocks) == ([], [])
+            known = max(one.tokens, one.computed + (0 if self.ahead else 1))
+            one.tokens = min(known, one.final_kv_tokens)
+            one.computed = 0
+        if resumes:
+            self.waiting.append(pair)
 
     @invariant()
     def every_slot_is_accounted_for(self) -> None:
-        self.allocator.check_integrity(self.held)
-        terms = terms_of(self.allocator, sum(one.computed for one in self.held))
-        assert terms.total == self.allocator.capacity_slots
-        assert min(terms) >= 0
-        assert terms.usable_free == self.allocator.free_count() * self.allocator.block_size
+        for twin, allocator in enumerate(self.twins):
+            held = [pair[twin] for pair in self.held]
+            allocator.check_integrity(held)
+            terms = terms_of(allocator, sum(one.computed for one in held))
+            assert terms.total == allocator.capacity_slots
+            assert min(terms) >= 0
+            assert terms.usable_free == allocator.free_count() * allocator.block_size
+
+    @invariant()
+    def what_nobody_else_can_ask_for_needs_no_name(self) -> None:
+        first, second = self.snapshots()
+        assert first == second
 
 
 GroupedMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)

@@ -1,6 +1,7 @@
 """The published step-time formula, transcribed line by line: the oracle of the calibrated clock.
 
 Shares nothing with the clock but the data: shapes of the model, datasheet and constants of the GPU.
+Drafts, which the publication does not have, are decode tokens that share their context's reads.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Formula:
 
     def seconds(self, plan: StepPlan) -> float:
         n = plan.num_decodes
-        rows = n + len(plan.chunks)
-        m = n + sum(c for c, _ in plan.chunks)
+        rows = n + len(plan.chunks) + plan.draft_tokens
+        m = n + plan.prefill_tokens + plan.draft_tokens
         model, bw, small = self.model, self.gpu.memory_bw, self.gpu.fit.small
         layers, h = model.layers, model.hidden
         seconds = self.matrices(m) + self.experts(m)
@@ -123,11 +124,15 @@ class Formula:
             kv_heads = stored = max(1, a.kv_heads / self.tp)
             eta = fit.attn_decode["fp8" if k == 1 else "bf16"].eta_bw
             beta = 2 * kv_heads * a.head_dim * k / (eta * bw)
+            if plan.draft_tokens:
+                one = 4 * heads * a.head_dim / (fit.attn_prefill.eta_f * self.flops("bf16"))
+                beta = max(beta, one * (n + plan.draft_tokens) / n)
         else:
             kv_heads, stored = 1, heads
             latent = a.kv_lora_rank + a.qk_rope_head_dim
             absorbed = 2 * heads * (latent + a.kv_lora_rank)
-            beta = max(latent * k / bw, absorbed / self.flops("bf16"))
+            queries = (n + plan.draft_tokens) / n if plan.draft_tokens else 1
+            beta = max(latent * k / bw, queries * absorbed / self.flops("bf16"))
         a0 = fit.attn_decode["fp8" if k == 1 else "bf16"].launch_s
         a1 = fit.attn_decode["fp8" if k == 1 else "bf16"].row_s
         decode = a0 + a1 * n * kv_heads + beta * s

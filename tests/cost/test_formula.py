@@ -43,7 +43,7 @@ def test_a_step_takes_what_the_published_formula_says(
 
 
 def test_sixteen_bit_activations_of_narrow_weights_add_little_to_the_published_formula() -> None:
-    """The one deliberate deviation: at most 0.7 % of a step with fp8 weights, any model and GPU."""
+    """The one deliberate deviation: at most 0.8 % of a step with fp8 weights, any model and GPU."""
     steps = [plan(n, n, chunks) for n in (1, 64, 512) for chunks in ([], [(128, 0)], [(256, 0)])]
     more = []
     for gpu in map(get_gpu, list_gpus()):
@@ -59,4 +59,4 @@ def test_sixteen_bit_activations_of_narrow_weights_add_little_to_the_published_f
                 more += [clock.step_seconds(s) / literal.seconds(s) - 1 for s in steps]
     assert len(more) > 500
     assert min(more) > 0
-    assert 0.005 < max(more) < 0.007
+    assert 0.005 < max(more) < 0.008

@@ -102,11 +102,12 @@ class ReferenceReplay:
             self._update(self._schedule(row), row)
 
     def _async_step(self, row: dict[str, Any]) -> None:
-        """`step_with_batch_queue`; an empty output is queued and processed too."""
+        """`step_with_batch_queue`: processes unless there is room and something to schedule."""
         if self.scheduler.has_requests():
             output = self._schedule(row)
             self.batch_queue.append(output)
-            if output.chunks and len(self.batch_queue) < DEPTH:
+            more = output.chunks or self.scheduler.has_requests()
+            if more and len(self.batch_queue) < DEPTH:
                 row["upd"] = None
                 row["free_end"] = len(self.pool.free)
                 return

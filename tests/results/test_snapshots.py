@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from kvsim.core.contiguous import ContiguousAllocator
+from kvsim.core.group import LayerGroup
+from kvsim.core.grouped import GroupedAllocator
 from kvsim.core.grow import GrowAllocator
 from kvsim.core.orca_scheduler import OrcaScheduler
 from kvsim.core.paged import PagedAllocator
@@ -43,6 +45,14 @@ def grow() -> tuple[Allocator, Scheduler]:
     return memory, StaticScheduler(memory, **LIMITS)
 
 
+def grouped() -> tuple[Allocator, Scheduler]:
+    """One full and one sliding group of blocks of twice the size."""
+    groups = [LayerGroup("full", 2), LayerGroup("sliding", 4, 6)]
+    limits: dict[str, Any] = {"max_model_len": LIMIT, "max_num_batched_tokens": 32}
+    memory = GroupedAllocator(41, groups, async_scheduling=False, **limits)
+    return memory, VllmScheduler(memory, max_num_seqs=8, **limits)
+
+
 MEMORIES = {
     "paged": lambda: paged(True),
     "paged without null block": lambda: paged(False),
@@ -50,6 +60,7 @@ MEMORIES = {
     "pow2, buddy": lambda: contiguous("pow2", "buddy"),
     "oracle, first fit": lambda: contiguous("oracle", "first_fit"),
     "grow": grow,
+    "layer groups": grouped,
 }
 
 

@@ -16,6 +16,7 @@ workload: {path: trace.csv}
 compare:
   contiguous-max:
     memory: {kind: contiguous, reserve: max, placement: first_fit}
+profile: plain
 """
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,4,3\n"
 

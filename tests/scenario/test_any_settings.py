@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
@@ -29,6 +31,17 @@ KEYS = sorted(
 WORDS = ["paged", "contiguous", "grow", "vllm", "orca", "static", "fixed", "linear", "roofline"]
 WORDS += ["calibrated", "poisson", "constant", "uniform", "lognormal", "quantiles", "all_at_once"]
 WORDS += ["llama-3-8b", "deepseek-v3", "a100-40gb", "t4", "azure-conv-2023", "max", "buddy"]
+WORDS += [
+    "vllm-0.33",
+    "sosp23",
+    "plain",
+    "priority",
+    "ngram",
+    "draft_model",
+    "eagle",
+    "belady",
+    "lfu",
+]
 SCALARS = (
     st.none()
     | st.booleans()
@@ -64,6 +77,39 @@ BASE: dict[str, Any] = {
     },
     "compare": {"b": {"memory": {"kind": "contiguous", "reserve": "pow2"}}},
 }
+SERVED: dict[str, Any] = {
+    "version": 1,
+    "profile": "vllm-0.33",
+    "model": "llama-3-8b",
+    "hardware": {"gpu": "h100", "count": 2},
+    "engine": {
+        "scheduling_policy": "fcfs",
+        "async_scheduling": False,
+        "prefix_cache_retention_interval": 0,
+        "speculative_config": {
+            "method": "eagle",
+            "num_speculative_tokens": 2,
+            "acceptance_rate": 0.5,
+            "draft_s_per_token": 0.001,
+        },
+    },
+    "memory": {"kind": "paged", "num_blocks": 500, "eviction": "lru"},
+    "clock": {"kind": "calibrated"},
+    "workload": {
+        "chat": {
+            "conversations": 3,
+            "turns": {"kind": "constant", "tokens": 2},
+            "user_tokens": {"kind": "uniform", "low": 1, "high": 9},
+            "output_tokens": {"kind": "constant", "tokens": 4},
+            "system_tokens": {"kind": "constant", "tokens": 40},
+            "system_prompts": 2,
+            "turn_gap_s": 1.0,
+        },
+        "arrivals": {"kind": "poisson", "rate_rps": 2.0},
+    },
+    "compare": {"b": {"engine": {"speculative_config": None, "enable_prefix_caching": False}}},
+}
+"""A server with everything switched on, on conversations."""
 
 
 def _outcome(path: Path) -> Scenario | InputError:
@@ -75,7 +121,7 @@ def _outcome(path: Path) -> Scenario | InputError:
 
 @given(st.data())
 def test_settings_load_or_are_refused(data: DataObject) -> None:
-    settings = json.loads(json.dumps(BASE))
+    settings = json.loads(json.dumps(data.draw(st.sampled_from([BASE, SERVED]))))
     for _ in range(data.draw(st.integers(1, 2))):
         section = settings
         key = data.draw(st.sampled_from(sorted(section)))
@@ -94,7 +140,15 @@ def test_settings_load_or_are_refused(data: DataObject) -> None:
         assert outcome.fix
         return
     assert resolved(outcome)
+    traffic = build_workload(outcome.workload, seed=outcome.seeds[0])
     for settings_of_variant in variants(outcome).values():
         if (settings_of_variant.memory.num_blocks or 0) <= 1000:
-            build_server(settings_of_variant)
-    build_workload(outcome.workload, seed=outcome.seeds[0])
+            requests = islice(traffic.workload, 20)
+            build_server(settings_of_variant, seed=outcome.seeds[0], requests=requests)
+
+
+@pytest.mark.parametrize("settings", [BASE, SERVED], ids=["BASE", "SERVED"])
+def test_the_settings_to_start_from_load(tmp_path: Path, settings: dict[str, Any]) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(settings))
+    assert isinstance(_outcome(path), Scenario)

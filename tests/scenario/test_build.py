@@ -119,6 +119,7 @@ def test_blocks_left_out_come_from_the_memory_budget_with_the_engines_settings()
         "max_num_seqs": 100,
         "max_num_batched_tokens": 4096,
         "gpu_memory_utilization": 0.8,
+        "cuda_graphs_in_budget": False,
         "kv_cache_dtype": "fp8",
     }
     scenario = Scenario.model_validate(
@@ -317,6 +318,7 @@ SCHEDULER = {
         (
             "VllmScheduler",
             {
+                "scheduling_policy": "priority",
                 "enable_chunked_prefill": False,
                 "long_prefill_token_threshold": 7,
                 "watermark": 0.25,
@@ -328,6 +330,8 @@ SCHEDULER = {
                 "long_prefill_token_threshold": 7,
                 "watermark": 0.25,
                 "reserve_full_isl": False,
+                "policy": "priority",
+                "async_scheduling": False,
             },
         ),
         ("OrcaScheduler", {"scheduler": "orca"}, SCHEDULER),
@@ -366,7 +370,8 @@ def test_every_setting_reaches_the_constructor_it_is_for(
     def spy(*_: object, **keywords: object) -> object:
         raise CalledError(keywords)
 
-    monkeypatch.setattr(f"kvsim.scenario.build.{class_name}", spy)
+    module = "build_memory" if class_name.endswith("Allocator") else "build"
+    monkeypatch.setattr(f"kvsim.scenario.{module}.{class_name}", spy)
     memory = {"kind": "contiguous", "reserve": "requested", "placement": "next_fit"}
     memory |= {"compaction": True, "num_blocks": 5, "block_size": 8}
     changed = {**ON_GPU, "engine": {**SCHEDULER, **settings}, "memory": memory}

@@ -64,11 +64,24 @@ def test_a_message_has_place_name_limit_value_and_way_out(refusal: Refusal) -> N
             "max_num_seqs: 4",
             "enable_prefix_caching: true",
             3,
-            "engine.enable_prefix_caching = true is not supported yet",
-            "false",
+            "compare.contiguous-max: engine.enable_prefix_caching = true needs memory.kind = paged",
+            "Set it to false, or leave it out",
         ),
-        ("max_num_seqs: 4", "async_scheduling: true", 3, "= true is not supported yet", "false"),
-        ("max_num_seqs: 4", "scheduling_policy: priority", 3, "priority is not supported", "fcfs"),
+        (
+            "max_num_seqs: 4",
+            "async_scheduling: true",
+            3,
+            "compare.contiguous-max: engine.async_scheduling = true needs memory.kind = paged, got",
+            "Set it to false, or leave it out",
+        ),
+        (
+            "max_num_seqs: 4",
+            "enable_lora: true",
+            3,
+            "engine.enable_lora is not covered: LoRA",
+            "move",
+        ),
+        ("max_num_seqs: 4", "scheduling_policy: sjf", 3, "must be fcfs or priority", "by arrival"),
         (
             "  max_num_batched_tokens: 64\n  max_model_len: 16",
             "  max_num_batched_tokens: 8\n  enable_chunked_prefill: false\n  max_model_len: 16",
@@ -155,6 +168,27 @@ def test_a_malformed_scenario_is_refused_with_line_problem_and_way_out(
     assert problem in error.problem
     assert error.fix is not None
     assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("pipeline_parallel_size: 2", "is not covered: pipeline parallelism"),
+        ("data_parallel_size: 2", "is not covered: data parallelism"),
+        ("kv_transfer_config: {}", "is not covered: KV connectors"),
+        ("mamba_cache_mode: all", "is not covered: other layers than full and sliding-window"),
+        ("enable-lora: true", "is not covered: LoRA adapters"),
+        ("tensor_parallel_size: 2", "is called hardware.count here"),
+        ("block_size: 16", "is called memory.block_size here"),
+    ],
+)
+def test_a_flag_of_vllm_that_is_no_setting_is_refused_by_name(
+    refusal: Refusal, flag: str, problem: str
+) -> None:
+    error = refusal("max_num_seqs: 4", f"max_num_seqs: 4\n  {flag}")
+    assert problem in error.problem
+    assert error.where == "small.yaml:4"
+    assert error.fix
 
 
 def test_several_problems_are_counted(refusal: Refusal) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.scenario.checks import SettingsError
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.pool import cpu_count, run_jobs
 
 

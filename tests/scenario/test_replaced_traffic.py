@@ -83,7 +83,7 @@ def test_any_traffic_can_be_named_on_the_command_line_of_a_shipped_scenario(
     for key in ("preset", "trace"):
         chosen = _workload(name, f"workload.{key}=azure-code-2023")
         assert chosen[key] == "azure-code-2023"
-        others = {"trace", "path", "preset", "lengths", "sosp23"} - {key}
+        others = {"trace", "path", "preset", "lengths", "sosp23", "chat"} - {key}
         assert not others & chosen.keys()
 
 

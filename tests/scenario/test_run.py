@@ -84,6 +84,7 @@ def test_the_summary_says_how_each_variant_was_set_up(tmp_path: Path) -> None:
         "clock": "fixed",
         "clock_relative_error": None,
         "clock_note": "fixed step time, as given",
+        "notes": [],
     }
 
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from kvsim.errors import InputError
-from kvsim.scenario import load_scenario, resolved, scenario_schema, shipped_scenarios
+from kvsim.scenario import (
+    load_scenario,
+    resolved,
+    scenario_schema,
+    shipped_scenarios,
+    variants,
+)
 from kvsim.scenario.document import parse_value, read_document
 from tests.scenario.small import SCENARIO, write_small
 
@@ -74,9 +80,14 @@ REFUSED = [
     ("version: 1", "version: 2"),
     ("version: 1", "version: true"),
     ("max_num_seqs: 4", "max_num_seqs: 4.5"),
-    ("max_num_seqs: 4", "enable_prefix_caching: true"),
-    ("max_num_seqs: 4", "async_scheduling: true"),
-    ("max_num_seqs: 4", "scheduling_policy: priority"),
+    ("max_num_seqs: 4", "enable_prefix_caching: 1"),
+    ("max_num_seqs: 4", "async_scheduling: 'no'"),
+    ("max_num_seqs: 4", "scheduling_policy: sjf"),
+    ("max_num_seqs: 4", "speculative_config: {num_speculative_tokens: 2, acceptance_rate: 0.5}"),
+    ("max_num_seqs: 4", "speculative_config: {method: medusa, num_speculative_tokens: 2}"),
+    ("block_size: 4", "eviction: random"),
+    ("profile: plain", "profile: vllm-0.1"),
+    ("path: trace.csv", "chat: {conversations: 3}"),
     ("kind: paged, ", "kind: pagd, "),
     ("clock:", "model: lama\nclock:"),
     ("clock:", "hardware: {gpu: a100-4}\nclock:"),
@@ -93,6 +104,22 @@ REFUSED = [
     ("memory: {kind: cont", "engine: {max_seqs: 1}\n    memory: {kind: cont"),
     ("memory: {kind: cont", "model: lama\n    memory: {kind: cont"),
 ]
+
+
+def test_a_variant_may_change_a_part_of_the_speculation(tmp_path: Path) -> None:
+    drafts = "{method: ngram, num_speculative_tokens: 2, acceptance_rate: 0.5}"
+    text = SCENARIO.replace("max_num_seqs: 4", f"max_num_seqs: 4\n  speculative_config: {drafts}")
+    changed = "engine: {speculative_config: {acceptance_rates: [0.9, 0.1]}}"
+    text = text.replace("memory: {kind: contiguous, reserve: max, placement: first_fit}", changed)
+    schema = scenario_schema()
+    assert conforms(parse_value(text, "small"), schema, schema)
+    scenario = load_scenario(str(write_small(tmp_path, text)))
+    drafts_of_variant = variants(scenario)["contiguous-max"].engine.speculative_config
+    assert drafts_of_variant is not None
+    assert drafts_of_variant.rates == (0.9, 0.1)
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(resolved(scenario))
+    assert resolved(load_scenario(str(copy))) == copy.read_text()
 
 
 @pytest.mark.parametrize(("old", "new"), REFUSED)

@@ -25,6 +25,7 @@ def _run(name: str) -> dict[str, Any]:
 def test_the_scenarios_of_the_checkout_are_the_shipped_ones() -> None:
     assert {"quickstart", "azure-conv", "azure-code"} <= set(NAMES)
     assert {"scheduler-vs-allocator", "block-size-sweep"} <= set(NAMES)
+    assert {"chat-prefix-cache", "mooncake-conversation"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,6 +83,43 @@ def test_schedulers_and_allocators_can_be_told_apart() -> None:
     assert batch["paged"] > 1.5 * batch["vllm-max"]
     assert batch["vllm-max"] == pytest.approx(batch["orca-max"], rel=0.05)
     assert batch["static-max"] < 0.5 * batch["orca-max"]
+
+
+def test_chats_show_what_caching_and_asynchronous_scheduling_do() -> None:
+    variants = _run("chat-prefix-cache")["variants"]
+    served, computed = variants["vllm-serve"], variants["no-caching"]
+    assert served["prefix_cache"]["hit_rate"] > 0.8
+    assert served["prefix_cache"]["evicted_tokens"] > 0
+    assert computed["ttft_s"]["p50"] > 10 * served["ttft_s"]["p50"]
+    assert computed["tokens"]["output"] == served["tokens"]["output"]
+    assert variants["no-async"]["tpot_s"]["p50"] > served["tpot_s"]["p50"]
+    best = variants["belady"]["prefix_cache"]
+    assert best["hit_rate"] > served["prefix_cache"]["hit_rate"]
+    assert best["evicted_tokens"] < 0.5 * served["prefix_cache"]["evicted_tokens"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", ["real", "absent"])
+def test_a_cache_on_one_gpu_keeps_little_of_mooncakes_conversations(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, trace: str
+) -> None:
+    """Twice the tokens keep more of them; conversations that stand in have about the lengths."""
+    if trace == "real":
+        monkeypatch.setenv("KVSIM_TRACES", str(shared / "traces"))
+    summary = _run("mooncake-conversation")
+    variants = summary["variants"]
+    found = {
+        name: entry["prefix_cache"]["hit_rate"]
+        for name, entry in variants.items()
+        if name != "no-caching"
+    }
+    assert 0.02 < found["vllm-serve"] < found["fp8-cache"] < 0.25
+    prompts = variants["vllm-serve"]["prefix_cache"]["query_tokens"]
+    assert prompts == pytest.approx(13_732_944, rel=0.02)
+    assert bool(summary["workload"]["notes"]) is (trace == "absent")
+    if trace == "real":
+        cache = variants["vllm-serve"]["prefix_cache"]
+        assert cache["evicted_tokens"] > 3 * cache["hit_tokens"]
 
 
 @pytest.mark.slow

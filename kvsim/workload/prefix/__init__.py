@@ -5,6 +5,7 @@ from kvsim.workload.prefix.belady import best_hit_blocks
 from kvsim.workload.prefix.chunk_shares import ChunkShares, chunk_shares
 from kvsim.workload.prefix.definitions import PREFIX_DEFINITIONS
 from kvsim.workload.prefix.document import prefix_document
+from kvsim.workload.prefix.in_flight import hit_tokens_in_flight
 from kvsim.workload.prefix.lru import lru_hit_blocks
 from kvsim.workload.prefix.references import References
 from kvsim.workload.prefix.stack import StackCurve, stack_curve
@@ -21,6 +22,7 @@ __all__ = [
     "StackCurve",
     "best_hit_blocks",
     "chunk_shares",
+    "hit_tokens_in_flight",
     "lru_hit_blocks",
     "prefix_document",
     "stack_curve",

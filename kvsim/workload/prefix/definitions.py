@@ -25,6 +25,12 @@ PREFIX_DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "The most any eviction rule could find with one request in flight: evicting what is "
             "looked up latest (Belady)."
         ),
+        "in_flight": (
+            "Found by vLLM's scheduler with so many requests at once (8,192 tokens a step, trace "
+            "order, a request enters when another leaves), and the difference from LRU with one: "
+            "running requests pin blocks, and prompts computed beside each other miss what the "
+            "other has not computed yet."
+        ),
         "bound": "What a cache that never evicts finds.",
         "evicted": "Prompt tokens in full blocks that had been cached and were evicted since.",
         "never_seen": "Prompt tokens behind the longest prefix that any earlier request had.",

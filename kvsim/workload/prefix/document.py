@@ -7,6 +7,7 @@ from typing import Any
 
 from kvsim.workload.base import Workload
 from kvsim.workload.prefix.analysis import PrefixAnalysis, PromptTokens
+from kvsim.workload.prefix.in_flight import hit_tokens_in_flight
 
 
 def prefix_document(
@@ -15,17 +16,21 @@ def prefix_document(
     capacities: Iterable[int],
     *,
     best: bool = False,
+    in_flight: int = 0,
     bytes_per_token: int | None = None,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> dict[str, Any]:
     """Everything `kvsim prefix --json` prints but the definitions; `capacities` are in blocks.
 
-    `best` asks for the optimum too, `bytes_per_token` (of KV) for capacities in GiB. `advance` is
-    told of every capacity that is done.
+    `best` asks for the optimum too, `in_flight` for the engine with so many requests at once,
+    `bytes_per_token` (of KV) for capacities in GiB. `advance` is told of every capacity done.
     """
     rows = []
     for blocks in capacities:
-        rows.append(_row(analysis, blocks, best, bytes_per_token))
+        row = _row(analysis, blocks, best, bytes_per_token)
+        if in_flight:
+            row["in_flight"] = _in_flight(workload, analysis, blocks, in_flight)
+        rows.append(row)
         advance(1)
     chunks = analysis.chunks
     return {
@@ -62,6 +67,21 @@ def _row(
         "lru": _tokens(analysis.lru(blocks)),
         "best_hit_tokens": most,
         "best_hit_rate": None if most is None else most / analysis.prompt_tokens,
+    }
+
+
+def _in_flight(
+    workload: Workload, analysis: PrefixAnalysis, blocks: int, requests: int
+) -> dict[str, Any]:
+    found = hit_tokens_in_flight(
+        workload, blocks=blocks, block_size=analysis.block_size, in_flight=requests
+    )
+    alone = analysis.lru(blocks).hit
+    return {
+        "requests": requests,
+        "hit_tokens": found,
+        "hit_rate": found / analysis.prompt_tokens,
+        "difference": (found - alone) / analysis.prompt_tokens,
     }
 
 

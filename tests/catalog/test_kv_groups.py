@@ -1,0 +1,140 @@
+"""Layers that keep different tokens share one pool of blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvsim.catalog import (
+    GIB,
+    GqaAttention,
+    KvGroups,
+    LayerGroup,
+    blocks_per_request,
+    compute_budget,
+    explain_model,
+    get_gpu,
+    get_model,
+    kv_groups,
+    list_models,
+    model_from_config,
+)
+from kvsim.catalog.kv import kv_bytes_per_group_token
+from kvsim.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "windows"),
+    [
+        ("gemma-3-27b", 10, (1024,) * 6 + (None,)),
+        ("gemma-3-1b", 4, (512,) * 6 + (None,)),
+        ("mistral-7b-v0.1", 32, (4096,)),
+        ("llama-3-8b", 32, (None,)),
+        ("deepseek-v3", 61, (None,)),
+    ],
+)
+def test_layers_are_grouped_as_vllm_groups_them(
+    name: str, layers: int, windows: tuple[int | None, ...]
+) -> None:
+    """52 and 10 layers: groups of 10, six of which (8 padding layers) have the window."""
+    assert kv_groups(get_model(name)) == KvGroups(layers, windows)
+
+
+@pytest.mark.parametrize(
+    ("counts", "layers", "groups"),
+    [((12, 12), 12, 2), ((12, 17), 17, 2), ((12, 18), 12, 3), ((20, 4), 4, 6)],
+)
+def test_types_of_nearly_the_same_number_of_layers_make_one_group_each(
+    counts: tuple[int, int], layers: int, groups: int
+) -> None:
+    model = get_model("llama-3-8b")
+    attention = model.attention
+    split = (LayerGroup(counts[0], attention, 128), LayerGroup(counts[1], attention))
+    found = kv_groups(replace(model, groups=split))
+    assert (found.layers, len(found.windows)) == (layers, groups)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool_gib", "kib", "blocks", "max_model_len", "each", "concurrency"),
+    [
+        ("gemma-3-27b", 109.86, 1280, (89_990, 90_000), 4096, 256 + 6 * 257, 50.05),
+        ("gemma-3-1b", 25.39, 64, (415_900, 416_009), 2048, 128 + 6 * 129, 461.21),
+    ],
+)
+def test_blocks_and_concurrency_are_those_of_real_start_ups(
+    name: str,
+    pool_gib: float,
+    kib: int,
+    blocks: tuple[int, int],
+    max_model_len: int,
+    each: int,
+    concurrency: float,
+) -> None:
+    """vLLM 0.11 on an MI300X and 0.13 on a 32-GB GPU; the pools are printed with two digits."""
+    model = get_model(name)
+    groups = kv_groups(model)
+    block_bytes = 16 * kv_bytes_per_group_token(model, groups.layers)
+    assert block_bytes == kib * 1024
+    found = int(pool_gib * GIB) // block_bytes
+    assert blocks[0] <= found <= blocks[1]
+    one = blocks_per_request(groups, max_model_len, block_size=16, max_in_flight=8192)
+    assert one == each
+    assert found / one == pytest.approx(concurrency, rel=1e-3)
+
+
+def test_the_budget_counts_blocks_of_one_group() -> None:
+    gpu = get_gpu("h100")
+    settings = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "tp": 2}
+    budget = compute_budget(get_model("gemma-3-27b"), gpu, **settings)
+    assert budget.block_bytes == 16 * 10 * 8 * 2 * 128 * 2
+    assert budget.num_blocks == budget.kv_pool.bytes // budget.block_bytes
+
+
+def test_a_long_request_holds_its_windows_and_what_is_in_flight() -> None:
+    groups = KvGroups(10, (1024, None))
+    assert blocks_per_request(groups, 100_000, block_size=16, max_in_flight=2048) == 193 + 6250
+    assert blocks_per_request(groups, 100_000, block_size=16, max_in_flight=4096) == 321 + 6250
+
+
+def test_layers_of_different_size_are_refused_by_name() -> None:
+    model = get_model("llama-3-8b")
+    wide = GqaAttention(heads=32, kv_heads=4, head_dim=128, v_head_dim=128)
+    split = (LayerGroup(16, model.attention, 128), LayerGroup(16, wide))
+    with pytest.raises(InputError, match="different KV bytes per token") as error:
+        kv_groups(replace(model, groups=split))
+    assert error.value.fix
+
+
+def test_layer_types_may_be_listed_one_by_one() -> None:
+    config = {
+        "model_type": "gemma3_text",
+        "hidden_size": 1152,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 6912,
+        "vocab_size": 262_144,
+        "max_position_embeddings": 32_768,
+        "torch_dtype": "bfloat16",
+        "sliding_window": 512,
+        "layer_types": ["full_attention"] + ["sliding_attention"] * 3,
+    }
+    groups = model_from_config(config, name="x", source="x.json").groups
+    assert [(group.layers, group.window) for group in groups] == [(1, None), (3, 512)]
+
+
+def test_an_explained_model_says_which_layers_have_a_window() -> None:
+    facts = [fact for fact in explain_model(get_model("gemma-3-27b")) if "window" in fact.name]
+    assert [(fact.value, fact.unit) for fact in facts] == [(1024, "tokens")]
+    assert facts[0].source.endswith("52 layers")
+    names = {fact.name for fact in explain_model(get_model("llama-3-8b"))}
+    assert "sliding_window" not in names
+
+
+def test_every_model_of_the_catalogue_has_groups() -> None:
+    for name in list_models():
+        model = get_model(name)
+        groups = kv_groups(model)
+        assert groups.layers * len(groups.windows) >= model.layers
