@@ -42,7 +42,7 @@ class Usage:
         self.slots_per_token = 1
         """Slots that a token fills: one per layer group where there are several. A constant."""
         self.out_of_window = 0
-        """Slots that computed tokens no longer fill because they left every sliding window."""
+        """Slots that computed tokens no longer fill because they left a layer group's window."""
         self.cached = 0
         """Free slots whose content can still be found by the prefix cache."""
         self.reserved_tokens = 0

@@ -55,7 +55,7 @@ class HitLedger:
         prompt, block_size = sequence.request.prompt_tokens, self._block_size
         seen = max(self._seen_tokens(sequence), hit_tokens)
         same = seen if seen == prompt else max(0, seen - self._hash_lookahead)
-        whole = same // block_size * block_size
+        whole = max(same // block_size * block_size, hit_tokens)
         reachable = min(whole, (prompt - 1) // block_size * block_size)
         terms = (
             prompt,

@@ -74,7 +74,10 @@ class PagedAllocator:
         need = -(-final_kv_tokens // self.block_size)
         if need <= self.pool.num_usable:
             return None
-        return f"needs {need} blocks of {self.block_size}, the pool has {self.pool.num_usable}"
+        return (
+            f"needs {need} blocks of {self.block_size}, the pool has {self.pool.num_usable} "
+            f"(at most {self.capacity_slots} tokens)"
+        )
 
     def lookup(self, sequence: Sequence) -> Hit:
         """The longest run of cached blocks from the first on.

@@ -134,6 +134,9 @@ class Scheduler(Protocol):
     def refuse(self, request: Request) -> str | None:
         """Why this request must be rejected at arrival, or None. Changes nothing."""
 
+    def unservable(self, request: Request) -> str | None:
+        """Why a request alone could not finish in an empty memory, or None."""
+
     def add(self, request: Request) -> Sequence:
         """Put a request into the waiting queue."""
 

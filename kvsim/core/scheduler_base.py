@@ -47,11 +47,13 @@ class QueueScheduler:
         """
         if request.prompt_tokens >= self.max_model_len:
             return "prompt_too_long"
-        if not self.rejects_never_fitting:
-            return None
-        final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
-        why = self.allocator.never_fits(request, self._peak_slots(final_tokens))
+        why = self.unservable(request) if self.rejects_never_fitting else None
         return None if why is None else f"never_fits: {why}"
+
+    def unservable(self, request: Request) -> str | None:
+        """Why the request alone could not finish in an empty memory, or None."""
+        final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
+        return self.allocator.never_fits(request, self._peak_slots(final_tokens))
 
     def _peak_slots(self, final_tokens: int) -> int:
         """Most slots a request of this final length ever needs: its last token never gets one."""
@@ -90,7 +92,8 @@ class QueueScheduler:
 
     def blocked_reason(self) -> str:
         """Why nothing was scheduled although requests wait and nothing runs."""
-        return "the head of the queue does not fit the empty memory"
+        why = self.unservable(self.waiting.head().request)
+        return "the head of the queue does not fit the empty memory" + (f": {why}" if why else "")
 
     def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
         """What waits and what runs, in order, with current `tokens` and `computed`."""

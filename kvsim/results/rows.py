@@ -11,6 +11,7 @@ from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Request, Sequence
 from kvsim.results.histogram import NS_PER_S
+from kvsim.results.memory import STATE
 from kvsim.results.requests import truncated
 
 Columns = Mapping[str, "array[Any] | list[Any]"]
@@ -171,7 +172,7 @@ class StepsRecorder:
         """The core's equation on whole columns: it is linear but for what holds the head up."""
         allocator = self._allocator
         usage: Any = Usage()
-        for name in Usage.__slots__:
+        for name in STATE[3:]:
             setattr(usage, name, state.get(name))
         terms = split(
             usage,

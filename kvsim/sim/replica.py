@@ -175,9 +175,10 @@ class Replica:
         no request computed anything new, and no request can arrive, it will for ever.
         """
         if victim in self._outgrew_memory and not self.may_send():
+            why = self.scheduler.unservable(victim.request)
             self._give_up(
                 f"request {victim.request.request_id} outgrew the whole memory and was computed "
-                f"again without any other request advancing"
+                f"again without any other request advancing{f': {why}' if why else ''}"
             )
         self._outgrew_memory.add(victim)
 

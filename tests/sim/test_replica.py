@@ -30,7 +30,7 @@ def test_a_request_that_can_never_fit_is_rejected_at_arrival_with_its_reason() -
     requests = [Request("whale", 0, 900, 5), Request("small", 0, 20, 3)]
     recorder, end = run(vllm(PagedAllocator(40, 16)), requests)
     assert [(r.request_id, why) for r, why in recorder.refused] == [
-        ("whale", "never_fits: needs 57 blocks of 16, the pool has 39")
+        ("whale", "never_fits: needs 57 blocks of 16, the pool has 39 (at most 624 tokens)")
     ]
     assert [s.request.request_id for s, _ in recorder.ended] == ["small"]
     assert end.stuck is None
