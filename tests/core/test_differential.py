@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from kvsim.core.accounting import split
@@ -38,10 +38,12 @@ def examples(count: int) -> settings:
 
 
 @st.composite
-def configs(draw: st.DrawFn, *, max_block_size: int = 16, tables: int = 1) -> Config:
+def configs(
+    draw: st.DrawFn, *, max_block_size: int = 16, longest: int = 120, tables: int = 1
+) -> Config:
     """Synchronous, first come first served, uncached, in a memory of a few requests at most."""
     block_size = draw(st.sampled_from([size for size in BLOCK_SIZES if size <= max_block_size]))
-    max_model_len = draw(st.integers(8, 120))
+    max_model_len = draw(st.integers(8, longest))
     whole = -(-max_model_len // block_size) * tables
     return {
         "num_gpu_blocks": 2 + draw(st.integers(whole // 2, 2 * whole)),
@@ -240,6 +242,27 @@ def speculative(draw: st.DrawFn) -> Workload:
 
 
 @st.composite
+def padded(draw: st.DrawFn) -> Workload:
+    """Single tokens that are admitted beside verifying sequences, and thresholds that cut them.
+
+    All but the last token of a preempted request are found again where blocks have one token.
+    """
+    spec = draw(speculations(["ngram", "draft_model", "eagle"]))
+    drafts = spec["num_speculative_tokens"]
+    config = draw(configs(max_block_size=2, longest=24)) | {
+        "spec": spec,
+        "max_num_seqs": 5,
+        "max_num_batched_tokens": draw(st.integers(1, 4 + 3 * drafts)),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, *range(1, drafts + 1)])),
+        "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
+    }
+    items = draw(requests(config, priorities=True))
+    for item in items:
+        item["prompt_tokens"] = draw(st.sampled_from([1, 1, 2, item["prompt_tokens"]]))
+    return config, items
+
+
+@st.composite
 def speculative_grouped(draw: st.DrawFn) -> Workload:
     config = grouped_config(draw)
     config["spec"] = draw(speculations(["ngram", "draft_model"]))
@@ -255,6 +278,7 @@ FAMILIES: dict[str, Callable[[], st.SearchStrategy[Workload]]] = {
     "asynchronous": asynchronous,
     "grouped": grouped,
     "speculative": speculative,
+    "padded": padded,
     "speculative_grouped": speculative_grouped,
 }
 
@@ -299,13 +323,13 @@ def test_every_row_without_a_prefix_cache_equals_the_plain_loop(workload: Worklo
     assert_rows_equal(workload)
 
 
-@examples(120)
+@examples(180)
 @given(cached())
 def test_every_row_with_shared_prompts_equals_the_plain_loop(workload: Workload) -> None:
     assert_rows_equal(workload)
 
 
-@examples(120)
+@examples(180)
 @given(private())
 def test_every_row_with_a_prefix_cache_and_nothing_shared_equals_the_plain_loop(
     workload: Workload,
@@ -313,31 +337,59 @@ def test_every_row_with_a_prefix_cache_and_nothing_shared_equals_the_plain_loop(
     assert_rows_equal(workload)
 
 
-@examples(100)
+@examples(150)
 @given(by_priority())
 def test_every_row_of_the_priority_policy_equals_the_plain_loop(workload: Workload) -> None:
     assert_rows_equal(workload)
 
 
-@examples(120)
+@examples(180)
 @given(asynchronous())
 def test_every_row_of_asynchronous_scheduling_equals_the_plain_loop(workload: Workload) -> None:
     assert_rows_equal(workload)
 
 
-@examples(120)
+@examples(180)
 @given(grouped())
 def test_every_row_with_layer_groups_equals_the_plain_loop(workload: Workload) -> None:
     assert_rows_equal(workload)
 
 
-@examples(120)
+@examples(180)
 @given(speculative())
 def test_every_row_with_speculation_equals_the_plain_loop(workload: Workload) -> None:
     assert_rows_equal(workload)
 
 
-@examples(60)
+NEAR_THE_LIMIT: Workload = (
+    {
+        "num_gpu_blocks": 7,
+        "block_size": 1,
+        "max_num_seqs": 5,
+        "max_num_batched_tokens": 3,
+        "max_model_len": 10,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "long_prefill_token_threshold": 0,
+        "watermark": 0.0,
+        "scheduler_reserve_full_isl": False,
+        "policy": "fcfs",
+        "async_scheduling": False,
+        "spec": {"method": "ngram", "num_speculative_tokens": 5, "accept_pattern": [0]},
+    },
+    [{"id": "r0", "arrival_step": 0, "prompt_tokens": 1, "output_tokens": 5}],
+)
+"""Resumed with 5 tokens of which 4 are found again: 5 dummy drafts would reach the limit."""
+
+
+@examples(200)
+@given(padded())
+@example(NEAR_THE_LIMIT)
+def test_every_row_with_padded_single_tokens_equals_the_plain_loop(workload: Workload) -> None:
+    assert_rows_equal(workload)
+
+
+@examples(100)
 @given(speculative_grouped())
 def test_every_row_with_speculation_and_layer_groups_equals_the_plain_loop(
     workload: Workload,
