@@ -114,20 +114,6 @@ class BlockPool:
             self.cache.free.add(reversed(sealed))
         return len(plain) + len(sealed)
 
-    def free_in_order(self, blocks: Iterable[int]) -> int:
-        """Drop one holder of each, in the order of freeing; return how many became free.
-
-        Those without content go to the front of the queue in this order, the others to the back.
-        """
-        freed = self._without_shared(list(blocks))
-        cache = self.cache
-        if cache is None:
-            self._free.extend(reversed(freed))
-            return len(freed)
-        self._free.extend([block for block in reversed(freed) if block not in cache])
-        cache.free.add([block for block in freed if block in cache])
-        return len(freed)
-
     def _without_shared(self, blocks: list[int]) -> list[int]:
         """Drop one holder of each; return those that nobody else holds."""
         extra = self._extra_holders

@@ -136,6 +136,9 @@ class RankedOrder:
             self._next_stamp = stamp + 1
             self._stamp[block] = stamp
             heapq.heappush(self._heap, (self.rank(block), stamp, block))
+        if len(self._heap) > 2 * len(self._stamp) + 64:
+            self._heap = [entry for entry in self._heap if self._stamp.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
 
     def add_run(self, blocks: list[int]) -> None:
         """One by one, like any other."""

@@ -140,6 +140,8 @@ class SlidingKind:
     def kept(self, first: int, stop: int, ends: Seq[int]) -> list[tuple[int, int]]:
         """The last blocks before the ends and before the retained places."""
         size, run, segment = self.block_size, self._run, self._segment
+        if not run:
+            return []
         if segment and run * size >= segment:
             return [(first, stop)] if first < stop else []
         if segment:

@@ -57,7 +57,7 @@ class GroupCache:
         self._hash_lookahead = hash_lookahead
         self._names_private = names_private
         self._keeps_all = any(group.window is None for group in groups)
-        self.ledger = HitLedger(aligned)
+        self.ledger = HitLedger(aligned, hash_lookahead=hash_lookahead)
         """Why prompt tokens were not found."""
         windows = sum(groups[kind.members[0]].window is not None for kind in kinds)
         # A sliding hit, looked up again within its own length, is the same: only another kind of

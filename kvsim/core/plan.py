@@ -47,8 +47,8 @@ class StepPlan:
 
     __slots__ = (
         "_members",
-        "accepted_tokens",
         "admitted",
+        "bonus_tokens",
         "cached_tokens",
         "chunks",
         "copies",
@@ -85,7 +85,7 @@ class StepPlan:
         """KV tokens read by the decodes, their new token and padded rows included."""
         self.draft_tokens = 0
         """Draft tokens that are verified, beside the decodes' and prefills' own tokens."""
-        self.accepted_tokens = 0
+        self.bonus_tokens = 0
         """Tokens that decodes receive beyond one each, thanks to accepted drafts."""
         self.outcomes: list[Outcome] = []
         """With speculation: one per scheduled sequence, in scheduling order."""

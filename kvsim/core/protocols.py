@@ -58,6 +58,7 @@ class Allocator(Protocol):
     ) -> bool:
         """Give a waiting sequence its cached tokens and memory for `new_tokens` tokens behind them.
 
+        `hit` is what `lookup` just answered for it, an empty one too (`NO_HIT` without a cache).
         Refuses unless `known_tokens` tokens (0: no such gate) would fit too, and unless
         `keep_free` blocks stay free. Changes the free memory, `usage`, the prefix cache and the
         sequence's `table` or `extent`.
@@ -130,6 +131,8 @@ class Scheduler(Protocol):
 
     is_async: bool
     """Whether `schedule()` is called for a step before the step before it is completed."""
+    delivers_unevenly: bool
+    """Whether a decode may wait in a step, so that deliveries are noted one by one."""
 
     def refuse(self, request: Request) -> str | None:
         """Why this request must be rejected at arrival, or None. Changes nothing."""
@@ -159,7 +162,11 @@ class Scheduler(Protocol):
         """Decide the next step. Changes queues and memory as if the step had been computed."""
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
-        """Book the step's sampled tokens; returns the sequences that sampled their last one."""
+        """Book the step's sampled tokens; returns the sequences that sampled their last one.
+
+        Steps are completed in the order of their plans: asynchronous ones after the next
+        `schedule()`, if there is one. A plan without tokens need not be completed.
+        """
 
 
 class Clock(Protocol):

@@ -14,6 +14,8 @@ class QueueScheduler:
 
     is_async = False
     """Whether a step is scheduled before the step before it is booked."""
+    delivers_unevenly = False
+    """Whether a running decode may get no token in a step."""
 
     def __init__(
         self,
@@ -111,10 +113,6 @@ class QueueScheduler:
     def computed_tokens(self, sequence: Sequence) -> int:
         """Tokens of a running sequence that have KV, the latest step's included."""
         return self.calendar.computed_tokens(sequence)
-
-    def num_running(self) -> int:
-        """Running sequences."""
-        return len(self.calendar.members)
 
     def _begin(self) -> StepPlan:
         calendar = self.calendar

@@ -55,6 +55,8 @@ class _Work(NamedTuple):
 class SpeculativeScheduler(VllmScheduler):
     """Every sequence that sampled a token has drafts to verify in its next step."""
 
+    delivers_unevenly = True
+
     def __init__(self, allocator: Allocator, *, speculation: Speculation, **settings: Any) -> None:
         """`settings` are those of `VllmScheduler`; asynchronous scheduling is not covered."""
         super().__init__(allocator, **settings)
@@ -201,7 +203,7 @@ class SpeculativeScheduler(VllmScheduler):
         if sequence.state is State.DECODING:
             plan.num_decodes += 1
             plan.decode_context_tokens += sequence.computed
-            plan.accepted_tokens += delivered - 1
+            plan.bonus_tokens += delivered - 1
         else:
             self._book_chunk(sequence, Chunk(tokens, prior), verified, plan)
             if delivered:

@@ -93,7 +93,7 @@ class VllmScheduler(QueueScheduler):
             self.allocator.seal(sequence, sequence.computed)
         for sequence in self._undelivered:
             sequence.tokens += 1
-            if sequence.tokens >= sequence.final_tokens:
+            if sequence.state is State.WAITING and sequence.tokens >= sequence.final_tokens:
                 finished.append(sequence)
         self._undelivered.clear()
         return self._finish(finished, plan) if finished else finished
@@ -224,7 +224,7 @@ class VllmScheduler(QueueScheduler):
 
     def _start(self, sequence: Sequence, cached_tokens: int, plan: StepPlan) -> None:
         self.calendar.admit(sequence, cached_tokens)
-        self._victims.admitted(sequence)
+        self._victims.admitted(sequence, self.calendar.members)
         plan.admitted.append(sequence)
         plan.hits.append(cached_tokens)
         if sequence.admissions == 1:

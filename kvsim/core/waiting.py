@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from kvsim.core.request import Sequence
@@ -95,7 +95,7 @@ class PriorityQueue:
 class LastAdmitted:
     """First come first served: the victim is the one admitted last."""
 
-    def admitted(self, sequence: Sequence) -> None:
+    def admitted(self, sequence: Sequence, members: Mapping[int, Sequence]) -> None:
         """Nothing to remember."""
 
     def choose(self, members: dict[int, Sequence]) -> Sequence:
@@ -112,8 +112,11 @@ class LeastUrgent:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int]] = []
 
-    def admitted(self, sequence: Sequence) -> None:
+    def admitted(self, sequence: Sequence, members: Mapping[int, Sequence]) -> None:
         """Remember a sequence that runs from now on."""
+        if len(self._heap) > 2 * len(members) + 64:
+            self._heap = [entry for entry in self._heap if entry[2] in members]
+            heapq.heapify(self._heap)
         request = sequence.request
         heapq.heappush(self._heap, (-request.priority, -request.arrival_ns, sequence.order))
 

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kvsim.core.speculative_scheduler import METHODS
+from kvsim.core.vllm_scheduler import POLICIES
 from kvsim.errors import InputError
+from kvsim.recordings.prompts import segments_of
 
 MAX_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 4 * 2**20
@@ -39,9 +42,7 @@ CONFIG_FLAGS = (
     "scheduler_reserve_full_isl",
     "async_scheduling",
 )
-POLICIES = ("fcfs", "priority")
 GROUP_KINDS = ("full", "sliding")
-SPEC_METHODS = ("ngram", "draft_model", "eagle")
 MAX_GROUPS = 32
 MAX_DRAFT_TOKENS = 1024
 MAX_PATTERN = 100_000
@@ -85,6 +86,7 @@ class Recording:
                     fix=FIX,
                 )
             names.add(request["id"])
+            segments_of(request, self.config.get("hash_id_tokens") or 1, where)
             self.requests.append(request)
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -113,7 +115,7 @@ class Recording:
         spec = config.get("spec") or {}
         method = spec.get("method")
         needs = [f"layer group {kind!r}" for kind in kinds if kind not in GROUP_KINDS]
-        if spec and method not in SPEC_METHODS:
+        if spec and method not in METHODS:
             needs.append(f"speculation method {method!r}")
         if spec and config["async_scheduling"]:
             needs.append("speculative decoding with asynchronous scheduling")
@@ -224,6 +226,12 @@ def _check_groups(config: dict[str, Any], where: str) -> None:
         kind = _object(group, "config.kv_groups[]", where).get("type")
         if kind == "sliding":
             _check_int(group.get("window"), "config.kv_groups[].window", (1, _TOKENS), where)
+        elif group.get("window") is not None:
+            raise InputError(
+                f"config.kv_groups[].window is not for a group of type {kind!r}",
+                where=where,
+                fix="Only groups of type 'sliding' have a window",
+            )
         if group.get("block_size") is not None:
             _check_int(group["block_size"], "config.kv_groups[].block_size", (1, 1_000_000), where)
 

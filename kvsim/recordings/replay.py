@@ -12,7 +12,7 @@ from kvsim.core.plan import StepPlan
 from kvsim.core.request import Request, Sequence
 from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.recordings.build import RecordedAllocator, build_allocator, build_scheduler
-from kvsim.recordings.prompts import segments_of
+from kvsim.recordings.prompts import Segments, segments_of
 
 STALL_ROWS = 4
 """A recording ends after this many steps in a row that schedule nothing while nothing arrives."""
@@ -44,9 +44,11 @@ class Replay:
         self._arrivals: dict[int, list[Request]] = {}
         self._aborts: dict[int, list[str]] = {}
         self._last_arrival = max((item["arrival_step"] for item in requests), default=-1)
-        repeated = {stream for item in requests for stream, _ in item.get("segments") or ()}
-        for item in requests:
-            request = _request(item, config.get("hash_id_tokens") or 1, repeated)
+        chunk = config.get("hash_id_tokens") or 1
+        prompts = [segments_of(item, chunk, f"request {item['id']}") for item in requests]
+        repeated = {stream for segments in prompts for stream, _ in segments or ()}
+        for item, segments in zip(requests, prompts, strict=True):
+            request = _request(item, segments, repeated)
             self._arrivals.setdefault(item["arrival_step"], []).append(request)
             if item.get("abort_step") is not None:
                 self._aborts.setdefault(item["abort_step"], []).append(item["id"])
@@ -153,7 +155,7 @@ class Replay:
             row["drafts"] = drafts
 
 
-def _request(item: dict[str, Any], hash_id_tokens: int, repeated: set[Any]) -> Request:
+def _request(item: dict[str, Any], segments: Segments | None, repeated: set[Any]) -> Request:
     name = item["id"]
     output = f"out:{name}"
     return Request(
@@ -162,7 +164,7 @@ def _request(item: dict[str, Any], hash_id_tokens: int, repeated: set[Any]) -> R
         item["prompt_tokens"],
         item["output_tokens"],
         priority=item.get("priority") or 0,
-        segments=segments_of(item, hash_id_tokens, f"request {name}"),
+        segments=segments,
         output_stream=output if output in repeated else None,
     )
 

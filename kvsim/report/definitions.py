@@ -34,7 +34,8 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
             "(tokens)."
         ),
         "prefix_cache.query_tokens": (
-            "Prompt tokens of requests that were admitted for the first time (tokens)."
+            "Prompt tokens of requests that were admitted for the first time, in the whole run "
+            "(tokens)."
         ),
         "prefix_cache.hit_tokens": "Those of them whose KV was found in the prefix cache (tokens).",
         "prefix_cache.hit_rate": "Hit tokens / queried tokens (share).",
@@ -60,12 +61,11 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "prefix_cache.evicted_blocks": (
             "Blocks whose cached content was given up for other use (count)."
         ),
-        "speculation.draft_tokens": "Draft tokens that were verified (tokens).",
+        "speculation.draft_tokens": "Draft tokens verified by decodes, in the whole run (tokens).",
         "speculation.accepted_tokens": "Verified draft tokens that were right (tokens).",
         "speculation.acceptance_rate": "Accepted / verified draft tokens (share).",
         "speculation.tokens_per_decode": (
-            "Tokens per request and decode step: 1 + accepted drafts, those behind a request's end "
-            "included (tokens)."
+            "Tokens that a request receives per decode step it takes part in (tokens)."
         ),
         "steps": "Engine steps: one schedule and one forward pass each (count).",
         "duration_s": "Simulated time from the workload's start to the end of the last step (s).",

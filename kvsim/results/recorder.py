@@ -25,6 +25,7 @@ _COUNTS = (
     "full_batch",
     "full_budget",
 )
+_DRAFTS = ("draft_tokens", "accepted_tokens", "decodes", "delivered_tokens")
 _EXTRA = 5
 """Numbers of a buffered step before its state: duration, gap, decodes, prefill, recomputed."""
 _WIDTH = _EXTRA + len(STATE)
@@ -35,7 +36,8 @@ class SummaryRecorder:
     """Everything `summary.json` says about one variant.
 
     `window` (start and end in nanoseconds) restricts memory, batch, throughput and latencies;
-    request counts, tokens, steps, duration, preemptions and held-up steps cover the whole run.
+    request counts, tokens, steps, duration, preemptions, held-up steps, the prefix cache and
+    speculation cover the whole run.
     * By time, a step or idle stretch counts by its overlap with the window; by iteration a step
       counts when it starts inside, start included, end excluded.
     * A token delivered at t is inside when start < t <= end. It decides which ITL gaps, finished
@@ -109,7 +111,7 @@ class SummaryRecorder:
         buffer += (
             duration_ns,
             gap_ns,
-            plan.num_decodes,
+            0 if plan.outcomes else plan.num_decodes,
             plan.prefill_tokens,
             plan.recomputed_tokens,
             plan.num_running,
@@ -175,24 +177,33 @@ class SummaryRecorder:
                 self._itl.add(end_ns - sequence.last_token_ns)
 
     def _note_drafts(self, plan: StepPlan, end_ns: int) -> None:
-        drafts = self._drafts or dict.fromkeys(("draft_tokens", "accepted_tokens", "decodes"), 0)
-        drafts["draft_tokens"] += plan.draft_tokens
-        drafts["accepted_tokens"] += sum(outcome.accepted_tokens for outcome in plan.outcomes)
-        drafts["decodes"] += plan.num_decodes
+        """Decodes with speculation: each delivers tokens of its own number, or none."""
+        inside = self._delivers_inside(end_ns)
+        first = set(plan.joined)
+        drafts = self._drafts or dict.fromkeys(_DRAFTS, 0)
+        for sequence, verified, accepted, delivered in plan.outcomes:
+            if not delivered or sequence in first:
+                continue
+            drafts["draft_tokens"] += verified
+            drafts["accepted_tokens"] += accepted
+            drafts["decodes"] += 1
+            drafts["delivered_tokens"] += delivered
+            if inside:
+                self._itl.add(end_ns - sequence.last_token_ns)
+                self._output_tokens += delivered
         self._drafts = drafts
-        self._counts["scheduled"] += plan.draft_tokens
-        if self._delivers_inside(end_ns):
-            self._output_tokens += plan.accepted_tokens
+        self._counts["scheduled"] += plan.num_decodes + plan.draft_tokens
 
     def _step_at_edge(self, plan: StepPlan, start_ns: int, end_ns: int, gap_ns: int) -> None:
         """A step not wholly inside the window: each figure has its own rule for what counts."""
         counts = self._counts
         counts["steps"] += 1
-        counts["scheduled"] += plan.num_decodes + plan.prefill_tokens
+        decodes = 0 if plan.outcomes else plan.num_decodes
+        counts["scheduled"] += decodes + plan.prefill_tokens
         counts["recomputed"] += plan.recomputed_tokens
         if self._delivers_inside(end_ns):
-            self._itl.add(gap_ns, plan.num_decodes)
-            self._output_tokens += plan.num_decodes
+            self._itl.add(gap_ns, decodes)
+            self._output_tokens += decodes
         overlap = self._overlap(start_ns, end_ns)
         starts_inside = self._window is not None and self._window[0] <= start_ns < self._window[1]
         if not (overlap or starts_inside):
@@ -323,13 +334,14 @@ class SummaryRecorder:
         drafts = self._drafts
         if not drafts:
             return {}
-        drafted, accepted, decodes = drafts.values()
+        drafted, decodes = drafts["draft_tokens"], drafts["decodes"]
+        accepted = drafts["accepted_tokens"]
         return {
             "speculation": {
                 "draft_tokens": drafted,
                 "accepted_tokens": accepted,
                 "acceptance_rate": accepted / drafted if drafted else None,
-                "tokens_per_decode": 1 + accepted / decodes if decodes else None,
+                "tokens_per_decode": drafts["delivered_tokens"] / decodes if decodes else None,
             }
         }
 

@@ -144,7 +144,7 @@ class Replica:
 
     def _begin(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
         for sequence in plan.preempted:
-            if sequence.was_decoding:
+            if sequence.was_decoding and not self.scheduler.delivers_unevenly:
                 sequence.last_token_ns = self._device_free_ns
         for sequence in plan.admitted:
             if sequence.first_scheduled_ns < 0:
@@ -162,6 +162,9 @@ class Replica:
         for sequence in plan.joined:
             if sequence.first_token_ns < 0:
                 sequence.first_token_ns = now_ns
+        for outcome in plan.outcomes:
+            if outcome.delivered_tokens:
+                outcome.sequence.last_token_ns = now_ns
         for sequence in finished:
             sequence.finished_ns = now_ns
             self.recorder.request(sequence, "finished")

@@ -60,7 +60,7 @@ def test_the_victim_of_a_tie_is_the_first_in_running_order_whatever_its_id() -> 
         one = sequence(name, priority)
         one.order = order
         members[order] = one
-        victims.admitted(one)
+        victims.admitted(one, members)
     assert victims.choose(members).request.request_id == "z"
 
 
@@ -136,7 +136,7 @@ class VictimMachine(RuleBasedStateMachine):
         one.order = self.next_order
         self.next_order += 1
         self.members[one.order] = one
-        self.victims.admitted(one)
+        self.victims.admitted(one, self.members)
 
     @rule(arguments=ARGUMENTS)
     def admit_new(self, arguments: tuple[int, int]) -> None:

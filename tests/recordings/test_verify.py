@@ -143,6 +143,7 @@ BAD_CONFIGS: list[tuple[str, Any]] = [
     ("kv_groups", 5),
     ("kv_groups", ["full"]),
     ("kv_groups", [{"type": "sliding", "window": 0}]),
+    ("kv_groups", [{"type": "full", "window": 8}]),
     ("retention_interval", -1),
     ("spec", {"method": "ngram", "num_speculative_tokens": 0, "accept_pattern": [1]}),
     ("spec", {"method": "ngram", "num_speculative_tokens": 1, "accept_pattern": []}),
@@ -250,6 +251,31 @@ def test_a_malformed_request_names_its_field_and_line(
     )
     with pytest.raises(InputError, match=rf"changed.jsonl:4: req.{field} must be"):
         Recording(path)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"segments": 5},
+        {"segments": [1, 2]},
+        {"segments": [["a", 1, 3]]},
+        {"segments": [[["a"], 3]]},
+        {"segments": [["a", -1]]},
+        {"hash_ids": [{}]},
+        {"prefix_group": [], "prefix_tokens": 3},
+        {"prefix_group": "g"},
+    ],
+    ids=str,
+)
+def test_a_malformed_prompt_is_an_error_with_its_line(
+    parts: dict[str, Any], tmp_path: Path
+) -> None:
+    path = changed(
+        tmp_path, "h1_max_model_len.jsonl.gz", lambda lines: lines[3]["req"].update(parts)
+    )
+    (result,) = verify([path]).results
+    assert result.malformed
+    assert "changed.jsonl:4: " in result.reason
 
 
 def test_a_malformed_file_does_not_hide_the_others(tmp_path: Path) -> None:

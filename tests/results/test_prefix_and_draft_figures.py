@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kvsim.core.eviction import LruOrder
 from kvsim.core.paged import PagedAllocator
+from kvsim.core.plan import StepPlan
 from kvsim.core.request import Request
 from kvsim.core.speculative_scheduler import Speculation, SpeculativeScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
@@ -68,7 +70,7 @@ def test_accepted_drafts_shorten_a_request_by_as_many_steps() -> None:
         "draft_tokens": 9,
         "accepted_tokens": 6,
         "acceptance_rate": 2 / 3,
-        "tokens_per_decode": 3.0,
+        "tokens_per_decode": 8 / 3,
     }
     assert found["measured"]["output_tokens"] == 9
     assert found["tokens"]["scheduled"] == 6 + 3 * 4
@@ -104,3 +106,29 @@ def test_asynchronous_scheduling_sees_an_arrival_one_step_later() -> None:
         starts[is_async] = summary(scheduler, requests)["queue_s"]["max"]
     assert starts[False] == pytest.approx(0.5, rel=1e-3)
     assert starts[True] == pytest.approx(1.5, rel=1e-3)
+
+
+def test_a_decode_that_waits_for_budget_has_the_longer_gap() -> None:
+    """Eight tokens a step serve one or two of four verifying decodes: the others wait."""
+    delivered: dict[str, list[int]] = {}
+
+    class Deliveries(SummaryRecorder):
+        def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
+            for outcome in plan.outcomes:
+                if outcome.delivered_tokens:
+                    name = outcome.sequence.request.request_id
+                    delivered.setdefault(name, []).append(start_ns + duration_ns)
+            super().step(plan, start_ns, duration_ns)
+
+    speculation = Speculation("ngram", 4, lambda request, earlier, verified: 0)
+    limits = {**LIMITS, "max_num_batched_tokens": 8}
+    scheduler = SpeculativeScheduler(PagedAllocator(40, 4), speculation=speculation, **limits)
+    recorder = Deliveries(scheduler.allocator)
+    requests = [Request(name, 0, 2, 4) for name in "abcd"]
+    run_replica(requests, scheduler, FixedClock(1.0), recorder)
+    gaps = [(late - early) / 1e9 for times in delivered.values() for early, late in pairwise(times)]
+    found: Any = recorder.summary()["itl_s"]
+    assert max(gaps) > 1
+    assert found["count"] == len(gaps) == 12
+    assert found["max"] == pytest.approx(max(gaps), rel=1e-3)
+    assert found["mean"] == pytest.approx(sum(gaps) / len(gaps), rel=1e-9)
