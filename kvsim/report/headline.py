@@ -37,14 +37,31 @@ def extremes(variants: Sequence[VariantData]) -> tuple[int, int]:
 
 
 def headline(variants: Sequence[VariantData]) -> str:
-    """Batch, waste, compute limit and what binds, of the smallest and the largest batch."""
+    """Prefix hits, then batch, waste, compute limit and what binds, of the extreme batches."""
     low, high = extremes(variants)
     worst, best = variants[low], variants[high]
     compared = [best] if low == high else [worst, best]
-    clauses = [_batches(variants, worst, best), _waste(worst), _compute(best)]
+    clauses = [_hits(variants), _batches(variants, worst, best), _waste(worst), _compute(best)]
     words = {name: [one.label for one in compared if one.bound.binds == name] for name in _BINDS}
     clauses += [_BINDS[name].format(" and ".join(who)) for name, who in words.items() if who]
     return "; ".join(clause for clause in clauses if clause) + "."
+
+
+def _hits(variants: Sequence[VariantData]) -> str:
+    """The smallest and the largest share of prompt tokens found, and who has no cache."""
+    rates = {
+        one.label: rate
+        for one in variants
+        if (rate := figure(one.entry, "prefix_cache.hit_rate")) is not None
+    }
+    if not rates:
+        return ""
+    low, high = min(rates, key=lambda label: rates[label]), max(rates, key=lambda name: rates[name])
+    text = f"the prefix cache finds {100 * rates[high]:.1f} % of {high}'s prompt tokens"
+    if rates[low] < rates[high]:
+        text += f" and {100 * rates[low]:.1f} % of {low}'s"
+    without = [one.label for one in variants if one.label not in rates]
+    return text + (f", {' and '.join(without)} has none" if len(without) == 1 else "")
 
 
 def _batches(variants: Sequence[VariantData], worst: VariantData, best: VariantData) -> str:

@@ -186,6 +186,21 @@ def test_the_headline_compares_the_smallest_batch_with_the_largest() -> None:
     )
 
 
+def test_the_headline_begins_with_what_the_prefix_cache_finds() -> None:
+    """A smaller batch is then no worse: prompts that are found are not computed."""
+
+    def cached(label: str, rate: float) -> VariantData:
+        one = variant(label, 5.0, ARRIVALS)
+        return one._replace(entry={**one.entry, "prefix_cache": {"hit_rate": rate}})
+
+    lru, belady, off = cached("lru", 0.874), cached("belady", 0.927), variant("off", 9.0, MEMORY)
+    assert headline([lru]).startswith("the prefix cache finds 87.4 % of lru's prompt tokens; lru ")
+    assert headline([lru, off, belady]).startswith(
+        "the prefix cache finds 92.7 % of belady's prompt tokens and 87.4 % of lru's, off has "
+        "none; off runs 9.0 requests at once where lru runs 5.0; "
+    )
+
+
 def test_the_headline_of_equal_variants_and_of_a_single_one() -> None:
     one = variant("a", 5.0, MEMORY, external=0.25)
     assert headline([one]).startswith(
