@@ -122,7 +122,7 @@ class PagedAllocator:
         """
         block_size = self.block_size
         end = hit.tokens + new_tokens
-        slots = self._with_lookahead(sequence, end)
+        slots = self._with_lookahead(sequence, end) if self._lookahead_tokens else end
         gate = known_tokens if known_tokens > slots else slots
         taken_by_hit = hit.free_blocks - len(hit.blocks)
         if -(-gate // block_size) + taken_by_hit + keep_free > self.pool.num_free():
@@ -132,7 +132,8 @@ class PagedAllocator:
         if hit.blocks:
             self._use_hit(sequence, hit)
         self._extend(sequence, -(-slots // block_size) - len(hit.blocks))
-        self._computed(sequence, end, sequence.tokens)
+        if self.cache is not None:
+            self._computed(sequence, end, sequence.tokens)
         return True
 
     def _use_hit(self, sequence: Sequence, hit: Hit) -> None:
@@ -151,12 +152,14 @@ class PagedAllocator:
     ) -> bool:
         """Extend the table to `computed + new_tokens` slots, or refuse."""
         end = computed + new_tokens
-        missing = -(-self._with_lookahead(sequence, end) // self.block_size) - len(sequence.table)
+        slots = self._with_lookahead(sequence, end) if self._lookahead_tokens else end
+        missing = -(-slots // self.block_size) - len(sequence.table)
         if missing > 0:
             if missing > self.pool.num_free():
                 return False
             self._extend(sequence, missing)
-        self._computed(sequence, end, known)
+        if self.cache is not None:
+            self._computed(sequence, end, known)
         return True
 
     def _computed(self, sequence: Sequence, end: int, known: int) -> None:
@@ -166,8 +169,6 @@ class PagedAllocator:
             self.ledger.computed(sequence, upto)
 
     def _with_lookahead(self, sequence: Sequence, end: int) -> int:
-        if not self._lookahead_tokens:
-            return end
         return min(end + self._lookahead_tokens, sequence.max_model_len)
 
     def append_bulk(self, sequences: Seq[Sequence]) -> bool:

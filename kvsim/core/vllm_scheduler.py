@@ -74,7 +74,8 @@ class VllmScheduler(QueueScheduler):
         limit = self._chunk_limit()
         due = calendar.due()
         filling = calendar.due(1) if allocator.seals_ahead else []
-        if calendar.prefilling or (due and not self._append_bulk(due)):
+        regular = calendar.period is not None
+        if calendar.prefilling or (due and not (regular and allocator.append_bulk(due))):
             self._serve_in_order(plan, due + filling, limit)
         elif filling:
             allocator.seal_bulk(filling)
@@ -114,9 +115,6 @@ class VllmScheduler(QueueScheduler):
         if threshold > 0 and len(self.calendar.members) + len(self.waiting) > 1:
             return threshold
         return self.max_model_len
-
-    def _append_bulk(self, due: list[Sequence]) -> bool:
-        return self.calendar.period is not None and self.allocator.append_bulk(due)
 
     def _serve_in_order(self, plan: StepPlan, events: list[Sequence], limit: int) -> None:
         """Give memory to decodes that need some and to prefill chunks, in running order.

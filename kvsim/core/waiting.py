@@ -35,25 +35,16 @@ class WaitingQueue(Protocol):
         ...
 
 
-class FcfsQueue:
+class FcfsQueue(deque[Sequence]):
     """First come first served; a preempted sequence goes to the front."""
 
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-        self.add = self._queue.append
-        self.requeue = self._queue.appendleft
-        self.pop = self._queue.popleft
-        self.remove = self._queue.remove
+    add = deque.append
+    requeue = deque.appendleft
+    pop = deque.popleft
 
     def head(self) -> Sequence:
         """The one that came first."""
-        return self._queue[0]
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
+        return self[0]
 
 
 class PriorityQueue:

@@ -99,6 +99,7 @@ class Replica:
 
     def run(self) -> Generator[Event, Any, None]:
         """The SimPy process: ends when all work is done or nothing can advance."""
+        env = self.env
         depth = 2 if self.scheduler.is_async else 1
         while self.stuck is None:
             if self.scheduler.has_work():
@@ -107,7 +108,10 @@ class Replica:
             elif not self._in_flight and not self.may_send():
                 return
             if self._in_flight:
-                yield from self._book_oldest()
+                plan, end_ns = self._in_flight.popleft()
+                if end_ns > env.now:
+                    yield env.timeout(end_ns - env.now)
+                self._end(plan)
             elif self.stuck is None:
                 yield from self._sleep()
 
@@ -128,12 +132,6 @@ class Replica:
         if not self._in_flight and not self.may_send():
             self._give_up(scheduler.blocked_reason())
         return False
-
-    def _book_oldest(self) -> Generator[Event, Any, None]:
-        plan, end_ns = self._in_flight.popleft()
-        if end_ns > self.now_ns:
-            yield self.env.timeout(end_ns - self.now_ns)
-        self._end(plan)
 
     def _sleep(self) -> Generator[Event, Any, None]:
         start_ns = self.now_ns
