@@ -1,0 +1,1 @@
+"""Triton kernels, and nothing else: launching and checking them is `gpu_backend.ops`."""
