@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import torch
@@ -30,10 +29,8 @@ def test_the_plain_version_computes_attention() -> None:
         assert torch.allclose(torch.tensor(found, dtype=torch.float64), expected[seq])
 
 
-def test_the_excerpts_are_verbatim() -> None:
-    lines = Path(common.__file__).read_text(encoding="utf-8").splitlines(keepends=True)
+def test_the_excerpts_are_verbatim_but_for_line_breaks() -> None:
+    source = "".join(Path(common.__file__).read_text(encoding="utf-8").split())
     assert len(CODE) == 3
     for excerpt in CODE[1:]:
-        count = excerpt.count("\n")
-        windows = ("".join(lines[at : at + count]) for at in range(len(lines)))
-        assert any(dedent(window) == excerpt for window in windows), excerpt
+        assert "".join(excerpt.split()) in source, excerpt
