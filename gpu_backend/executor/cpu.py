@@ -73,20 +73,7 @@ class CpuExecutor:
         self._scheduler = scheduler
         self._num_threads = num_threads
         rows, max_tokens = scheduler.max_num_seqs, scheduler.max_model_len
-        self.memory: Memory
-        if isinstance(allocator, PagedAllocator):
-            self.memory = PagedMemory(
-                allocator,
-                shape,
-                layers=layers,
-                rows=rows,
-                max_tokens=max_tokens,
-                num_threads=num_threads,
-            )
-        else:
-            self.memory = ContiguousMemory(
-                allocator, shape, layers=layers, rows=rows, num_threads=num_threads
-            )
+        self.memory = _memory(allocator, scheduler, shape, layers, num_threads)
         self.batch = Batch(rows, self.memory, shape.vocab, scheduler.computed_tokens)
         self.model: Decoder | AttentionOnly
         if attention_only:
@@ -174,6 +161,27 @@ class CpuExecutor:
         found = self._outputs[0, end - 1 - back]
         self._oracle.compare(sequence.request, last - back, found)
         self.checked_rows += len(back)
+
+
+def _memory(
+    allocator: PagedAllocator | ContiguousAllocator,
+    scheduler: QueueScheduler,
+    shape: ModelShape,
+    layers: int,
+    num_threads: int | None,
+) -> Memory:
+    """KV tensors over the allocator's blocks or extents, with a row per running sequence."""
+    rows = scheduler.max_num_seqs
+    if isinstance(allocator, PagedAllocator):
+        return PagedMemory(
+            allocator,
+            shape,
+            layers=layers,
+            rows=rows,
+            max_tokens=scheduler.max_model_len,
+            num_threads=num_threads,
+        )
+    return ContiguousMemory(allocator, shape, layers=layers, rows=rows, num_threads=num_threads)
 
 
 def _refuse(allocator: object, scheduler: QueueScheduler) -> None:

@@ -49,7 +49,6 @@ class StepPlan:
         "_members",
         "admitted",
         "bonus_tokens",
-        "cached_tokens",
         "chunks",
         "copies",
         "decode_context_tokens",
@@ -70,7 +69,6 @@ class StepPlan:
         "prefill_tokens",
         "prefills",
         "recomputed_tokens",
-        "resumed_cached_tokens",
         "step",
     )
 
@@ -98,10 +96,6 @@ class StepPlan:
         """Prompt (or recomputed) tokens scheduled, without padding."""
         self.recomputed_tokens = 0
         """Scheduled positions below the request's earlier high-water mark."""
-        self.cached_tokens = 0
-        """Prompt tokens that first admissions of this step found in the prefix cache."""
-        self.resumed_cached_tokens = 0
-        """Tokens, generated ones too, that preempted sequences found there again."""
         self.copies: list[Copy] = []
         self.live_tokens = 0
         """Slots of the computed tokens of everything that holds memory, this step's included and

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Hashable
 from collections.abc import Sequence as Seq
 
-from kvsim.core.request import Request, Sequence
+from kvsim.core.request import Sequence
 
 KIND_SHIFT = 28
 """Bits for the index of a block inside one node."""
@@ -91,15 +91,3 @@ def block_keys(
             first = until
         piece += 1
     return keys
-
-
-def check_segments(request: Request) -> None:
-    """ValueError unless the segments' lengths are >= 0 and sum to the prompt."""
-    lengths = [tokens for _, tokens in request.segments or ()]
-    if request.segments is not None and (
-        sum(lengths) != request.prompt_tokens or min(lengths, default=0) < 0
-    ):
-        raise ValueError(
-            f"segments of request {request.request_id!r} have {sum(lengths)} tokens, "
-            f"prompt_tokens is {request.prompt_tokens}"
-        )

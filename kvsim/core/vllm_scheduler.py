@@ -227,9 +227,6 @@ class VllmScheduler(QueueScheduler):
         plan.hits.append(cached_tokens)
         if sequence.admissions == 1:
             sequence.cached_tokens = cached_tokens
-            plan.cached_tokens += cached_tokens
-        else:
-            plan.resumed_cached_tokens += cached_tokens
 
     def _compute_chunk(self, sequence: Sequence, new_tokens: int, plan: StepPlan) -> None:
         computed = sequence.computed

@@ -137,7 +137,7 @@ class Replay:
             self.totals["evicted_blocks"] += row["evicted"]
         self.totals["preemptions"] += len(plan.preempted)
         self.totals["scheduled_tokens"] += plan.scheduled_tokens
-        self.totals["hit_tokens"] += plan.cached_tokens + plan.resumed_cached_tokens
+        self.totals["hit_tokens"] += sum(plan.hits)
         return plan
 
     def _complete(self, plan: StepPlan, row: dict[str, Any]) -> None:

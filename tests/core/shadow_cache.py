@@ -10,7 +10,6 @@ from kvsim.core.eviction import LruOrder
 from kvsim.core.hit_ledger import HitCounts
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.request import Request, Sequence
-from kvsim.core.streams import check_segments
 
 Token = tuple[Hashable, int]
 Segments = tuple[tuple[Hashable, int], ...]
@@ -23,7 +22,6 @@ def sequence(
     segments = None if isinstance(prompt, int) else prompt
     tokens = prompt if isinstance(prompt, int) else sum(length for _, length in prompt)
     request = Request(name, 0, tokens, output, segments=segments, output_stream=output_stream)
-    check_segments(request)
     return Sequence(request, max_model_len=10_000)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.core.request import Request
-from kvsim.core.streams import StreamTree, block_keys, check_segments
-from tests.core.shadow_cache import Segments, Token, sequence, tokens_of
+from kvsim.core.streams import StreamTree, block_keys
+from tests.core.shadow_cache import Token, sequence, tokens_of
 
 NAMED_SEGMENTS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 9)), min_size=1, max_size=4
@@ -52,9 +50,3 @@ def test_groups_of_layers_have_numbers_of_their_own() -> None:
     tree.open(one)
     keys = [key for kind in range(32) for key in block_keys(one, 0, 9, 2, kind=kind)]
     assert len(set(keys)) == len(keys) == 32 * 9
-
-
-@pytest.mark.parametrize("segments", [(("a", 3),), (("a", 5), ("b", -1))])
-def test_segments_that_are_not_the_prompt_are_refused(segments: Segments) -> None:
-    with pytest.raises(ValueError, match=r"segments of request 'r' have \d tokens"):
-        check_segments(Request("r", 0, 4, 1, segments=segments))
