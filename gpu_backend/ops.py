@@ -139,7 +139,8 @@ def reshape_and_cache(
     check_tensor("value", value, tuple(key.shape), (key_cache.dtype,), key_cache.device)
     check_tensor("slot_mapping", slot_mapping, (int(key.shape[0]),), INT64, key_cache.device)
     slots = int(key_cache.shape[0]) * block_size
-    checks.check_ids("slot_mapping", slot_mapping[slot_mapping != -1], slots)
+    if slot_mapping.device.type == "cpu":  # elsewhere the mask would wait for the device
+        checks.check_ids("slot_mapping", slot_mapping[slot_mapping != -1], slots)
     _run(
         launches.write_launch(key, value, key_cache, value_cache, slot_mapping, strides, block_size)
     )

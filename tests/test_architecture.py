@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "kvsim").rglob("*.py"))
-OPTIONAL = {"gpu_backend", "ray", "streamlit", "torch", "triton"}
+OPTIONAL = {"gpu_backend", "numba", "ray", "scipy", "streamlit", "torch", "triton"}
 
 
 def _imported(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[str]:

@@ -31,6 +31,7 @@ def test_the_wheel_holds_code_data_and_scenarios_and_nothing_else(wheel: Path) -
         "kvsim/py.typed",
         "kvsim/catalog/data/models.json",
         "kvsim/catalog/data/gpus.json",
+        "gpu_backend/validate/templates/validation.html.j2",
         "kvsim/report/templates/report.html.j2",
         "kvsim/report/templates/report.css",
         "kvsim/report/templates/report.js",

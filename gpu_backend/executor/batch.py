@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_backend.cpu.arrays import NumpyArray
+from gpu_backend.executor.addresses import Addresses
+from gpu_backend.executor.arrays import NumpyArray
 from gpu_backend.executor.content import tail, token_values, tokens_of
-from gpu_backend.executor.memory import Memory
 from kvsim.core.request import Sequence, State
 
 
@@ -32,19 +32,21 @@ class Inputs(NamedTuple):
     """Tokens with KV after this step, int64 [rows]."""
     sampled: NumpyArray
     """Indices of the tokens after which one is sampled, int64 [samples]."""
+    max_context: int
+    """The largest of `contexts`, or more."""
 
 
 class Batch:
     """Rows of the running sequences and their buffers."""
 
     def __init__(
-        self, rows: int, memory: Memory, vocab: int, context: Callable[[Sequence], int]
+        self, rows: int, addresses: Addresses, vocab: int, context: Callable[[Sequence], int]
     ) -> None:
         """`context` says how many tokens of a sequence have KV after the step."""
         self.rows: dict[int, int] = {}
         """Row of each admission, by `Sequence.order`."""
         self._orders: list[int] = []
-        self._memory = memory
+        self._addresses = addresses
         self._vocab = vocab
         self._context = context
         self._seeds = np.zeros(rows, np.uint64)
@@ -84,9 +86,10 @@ class Batch:
         rows = np.repeat(np.arange(used), counts)
         positions = np.arange(starts[-1]) + (contexts - starts[1:])[rows]
         tokens = token_values(self._seeds[rows], positions - self._bases[rows], self._vocab)
-        slots = self._memory.slots(rows, positions)
+        slots = self._addresses.slots(rows, positions)
         sampled = starts[1:][self._samples[:used]] - 1
-        return Inputs(tokens, positions, slots, starts, contexts, sampled)
+        longest = int(contexts.max(initial=0))
+        return Inputs(tokens, positions, slots, starts, contexts, sampled, longest)
 
     def _row(self, sequence: Sequence) -> int:
         order = sequence.order
@@ -96,7 +99,7 @@ class Batch:
             row = self.rows[order] = len(self._orders)
             self._orders.append(order)
             self._seeds[row], self._bases[row] = tail(sequence.request)
-        self._memory.place(row, sequence, is_new=is_new)
+        self._addresses.place(row, sequence, is_new=is_new)
         return row
 
     def _drop_all_but(self, kept: set[int]) -> None:
@@ -107,4 +110,4 @@ class Batch:
             source = len(self._orders)
             self.rows[last], self._orders[row] = row, last
             self._seeds[row], self._bases[row] = self._seeds[source], self._bases[source]
-            self._memory.move_row(source, row)
+            self._addresses.move_row(source, row)

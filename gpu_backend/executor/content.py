@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from gpu_backend.cpu.arrays import NumpyArray
+from gpu_backend.executor.arrays import NumpyArray
 from kvsim.core.request import Request
 
 

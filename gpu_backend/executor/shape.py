@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvsim.catalog.model import GqaAttention, Model
 from kvsim.errors import InputError
+
+EPSILON = 1e-5
+"""Of the norms."""
+MAX_TABLE_ROWS = 4096
+"""Rows of the table that stands for the projections where only attention is run."""
 
 
 class ModelShape(NamedTuple):
@@ -22,6 +27,12 @@ class ModelShape(NamedTuple):
     def qkv_elements(self) -> int:
         """Elements of a token's queries, keys and values together."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def split_qkv(self, qkv: Any) -> tuple[Any, Any, Any]:
+        """Views [tokens, heads or kv_heads, head_dim] of [tokens, qkv elements], of any library."""
+        heads = qkv.reshape(len(qkv), -1, self.head_dim)
+        keys = self.heads + self.kv_heads
+        return heads[:, : self.heads], heads[:, self.heads : keys], heads[:, keys:]
 
     @classmethod
     def of(cls, model: Model) -> ModelShape:

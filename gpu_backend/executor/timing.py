@@ -11,9 +11,13 @@ class StepTiming(NamedTuple):
     step: int
     """The plan's step number."""
     wall_s: float
-    """From the plan to the last result; what `step_seconds` returned."""
+    """From the plan to the last result on the device; what `step_seconds` returned."""
     device_s: float
-    """Wall time of the copies and of everything the model computes."""
+    """Time of the copies and of everything the model computes.
+
+    On CUDA by its own clock, from the transfer of the inputs to the last kernel; where the host is
+    slower at launching than the device at computing, the waiting between kernels is in it.
+    """
     host_s: float
     """Wall time of building the inputs from the plan."""
     cpu_s: float

@@ -7,6 +7,7 @@ import sys
 import typer
 
 import kvsim
+from kvsim.cli.calibrate import calibrate_command
 from kvsim.cli.catalogue import gpus_command, models_command
 from kvsim.cli.compare import compare_command
 from kvsim.cli.console import LostOutputError, command_streams, complain
@@ -17,6 +18,7 @@ from kvsim.cli.reproduce import reproduce_command
 from kvsim.cli.run import run_command
 from kvsim.cli.schema import schema_command
 from kvsim.cli.shipped import scenarios_command, traces_command
+from kvsim.cli.validate import validate_command
 from kvsim.cli.verify import verify_command
 from kvsim.errors import InputError
 
@@ -49,12 +51,14 @@ def build_app() -> typer.Typer:
     app.command("compare")(compare_command)
     app.command("export")(export_command)
     app.command("reproduce")(reproduce_command)
+    app.command("calibrate")(calibrate_command)
     app.command("models")(models_command)
     app.command("gpus")(gpus_command)
     app.command("scenarios")(scenarios_command)
     app.command("traces")(traces_command)
     app.command("prefix")(prefix_command)
     app.command("schema")(schema_command)
+    app.command("validate")(validate_command)
     app.command("verify")(verify_command)
     return app
 

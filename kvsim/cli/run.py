@@ -35,18 +35,32 @@ def run_command(
     strict_traces: Annotated[
         bool, typer.Option("--strict-traces", help="Never replace a missing trace by its fallback.")
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Run every step on this device (cpu or cuda) and take its measured time, instead"
+            " of the scenario's clock."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show where memory size and step times come from.")
     ] = False,
 ) -> None:
     """Replay the traffic of a scenario through every variant of the server."""
+    from kvsim.cli.device import device_clocks
     from kvsim.cli.progress import ConsoleWatcher
     from kvsim.scenario.loader import load_scenario
     from kvsim.scenario.run import run_scenario
 
     loaded = load_scenario(scenario, overrides or [])
     with ConsoleWatcher() as watcher:
-        result = run_scenario(loaded, out=out, strict_traces=strict_traces, watcher=watcher)
+        result = run_scenario(
+            loaded,
+            out=out,
+            strict_traces=strict_traces,
+            watcher=watcher,
+            make_clock=device_clocks(loaded, device) if device else None,
+        )
     if as_json:
         print_json(result.summary)
     else:

@@ -4,6 +4,8 @@ from kvsim.cost.calibrated import CalibratedClock
 from kvsim.cost.drafts import DraftingClock
 from kvsim.cost.given import FixedClock, LinearClock
 from kvsim.cost.predictive import PredictiveClock
+from kvsim.cost.profile import Profile, read_profile
+from kvsim.cost.profile_clock import ProfileClock
 from kvsim.cost.roofline import RooflineClock
 
 __all__ = [
@@ -12,5 +14,8 @@ __all__ = [
     "FixedClock",
     "LinearClock",
     "PredictiveClock",
+    "Profile",
+    "ProfileClock",
     "RooflineClock",
+    "read_profile",
 ]

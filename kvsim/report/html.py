@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from kvsim.errors import InputError
 from kvsim.report.headline import headline
 from kvsim.report.html_data import ReportData, read_report_data
 from kvsim.report.html_page import page
+from kvsim.results.files import write_whole
 
 REPORT_NAME = "report.html"
 MAX_BYTES = 6_000_000
@@ -39,7 +39,7 @@ def write_report(run_dir: Path, out: Path | None = None) -> Report:
     data = read_report_data(run_dir)
     content = render(data)
     path = run_dir / REPORT_NAME if out is None else out
-    _write(path, content)
+    write_whole(path, content, "report")
     return Report(
         path,
         len(content),
@@ -60,17 +60,3 @@ def render(data: ReportData) -> bytes:
         where=str(data.run.path),
         fix="Run the scenario with fewer variants.",
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.partial"
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(
-            f"cannot write the report: {error.strerror or type(error).__name__}",
-            where=str(path),
-            fix="Name a file in a folder you can write to with --out.",
-        ) from error

@@ -13,6 +13,7 @@ from kvsim.core.speculative_scheduler import Speculation, SpeculativeScheduler
 from kvsim.core.static_scheduler import StaticScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.scenario.build_memory import build_memory
+from kvsim.scenario.engine import EngineSettings
 from kvsim.scenario.foresight import ForesightAllocator
 from kvsim.scenario.memory import GrowMemory
 from kvsim.scenario.proven import unproven
@@ -58,12 +59,12 @@ def build_server(settings: Scenario, *, seed: int = 0, requests: Iterable[Reques
     return Server(allocator, scheduler, sizing, unproven(settings, sizing))
 
 
-def _vllm(parts: _Parts) -> Scheduler:
-    engine = parts.settings.engine
-    settings: dict[str, Any] = {
+def vllm_settings(engine: EngineSettings, max_model_len: int) -> dict[str, Any]:
+    """Arguments of `VllmScheduler` as plain values."""
+    return {
         "max_num_seqs": engine.max_num_seqs,
         "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "max_model_len": parts.max_model_len,
+        "max_model_len": max_model_len,
         "enable_chunked_prefill": engine.enable_chunked_prefill,
         "long_prefill_token_threshold": engine.long_prefill_token_threshold,
         "watermark": engine.watermark,
@@ -72,20 +73,28 @@ def _vllm(parts: _Parts) -> Scheduler:
         "async_scheduling": engine.async_scheduling,
         "on_never_fits": engine.on_never_fits,
     }
+
+
+def orca_settings(engine: EngineSettings, max_model_len: int) -> dict[str, Any]:
+    """Arguments of `OrcaScheduler` as plain values."""
+    return {
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_model_len": max_model_len,
+        "on_never_fits": engine.on_never_fits,
+    }
+
+
+def _vllm(parts: _Parts) -> Scheduler:
+    settings = vllm_settings(parts.settings.engine, parts.max_model_len)
     if parts.speculation is not None:
         return SpeculativeScheduler(parts.allocator, speculation=parts.speculation, **settings)
     return VllmScheduler(parts.allocator, **settings)
 
 
 def _orca(parts: _Parts) -> Scheduler:
-    engine = parts.settings.engine
-    return OrcaScheduler(
-        parts.allocator,
-        max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_model_len=parts.max_model_len,
-        on_never_fits=engine.on_never_fits,
-    )
+    settings = orca_settings(parts.settings.engine, parts.max_model_len)
+    return OrcaScheduler(parts.allocator, **settings)
 
 
 def _static(parts: _Parts) -> Scheduler:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kvsim.catalog import Gpu, Model
 from kvsim.cost import (
     CalibratedClock,
@@ -9,10 +11,19 @@ from kvsim.cost import (
     FixedClock,
     LinearClock,
     PredictiveClock,
+    ProfileClock,
     RooflineClock,
+    read_profile,
 )
-from kvsim.scenario.clock import FixedClockSettings, LinearClockSettings, RooflineClockSettings
+from kvsim.cost.profile import layout_key
+from kvsim.scenario.clock import (
+    FixedClockSettings,
+    LinearClockSettings,
+    ProfileClockSettings,
+    RooflineClockSettings,
+)
 from kvsim.scenario.engine import KV_CACHE_BYTES
+from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.settings import Scenario
 
 
@@ -37,6 +48,8 @@ def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -
             read_efficiency=(clock.read_efficiency or {}).get(str(settings.memory.block_size), 1.0),
         )
     assert model is not None  # kvsim.scenario.checks
+    if isinstance(clock, ProfileClockSettings):
+        return _profile_clock(settings, clock, model)
     assert gpu is not None
     assert settings.hardware is not None
     tp = settings.hardware.count
@@ -44,3 +57,22 @@ def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -
     if isinstance(clock, RooflineClockSettings):
         return RooflineClock(model, gpu, tp=tp, t0_s=clock.t0_s, kv_dtype_bytes=kv_dtype_bytes)
     return CalibratedClock(model, gpu, tp=tp, engine=clock.engine, kv_dtype_bytes=kv_dtype_bytes)
+
+
+def _profile_clock(settings: Scenario, clock: ProfileClockSettings, model: Model) -> ProfileClock:
+    profile = read_profile(Path(clock.path), sha256=clock.sha256)
+    if profile.model != model.name:
+        raise SettingsError(
+            "clock.path",
+            f"names a profile of {profile.model}, the model is {model.name}",
+            f"Calibrate again with model {model.name}",
+        )
+    memory = settings.memory
+    if memory.kind == "grow":
+        raise SettingsError(
+            "clock.kind",
+            "= profile needs memory.kind = paged or contiguous, got grow",
+            "Choose another clock",
+        )
+    layout = layout_key(memory.block_size if memory.kind == "paged" else None)
+    return ProfileClock(profile, layout)

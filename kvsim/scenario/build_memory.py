@@ -25,17 +25,22 @@ def build_memory(settings: Scenario, sizing: Sizing, speculation: Speculation | 
         case PagedMemory():
             return _paged(settings, memory, sizing, speculation)
         case ContiguousMemory():
-            return ContiguousAllocator(
-                num_blocks,
-                memory.block_size,
-                max_model_len=sizing.max_model_len,
-                reserve=memory.reserve,
-                placement=memory.placement,
-                max_chunk_tokens=memory.max_chunk_tokens,
-                compaction=memory.compaction,
-            )
+            return ContiguousAllocator(**contiguous_settings(memory, sizing))
         case GrowMemory():
             return GrowAllocator(num_blocks, memory.block_size)
+
+
+def contiguous_settings(memory: ContiguousMemory, sizing: Sizing) -> dict[str, Any]:
+    """Arguments of `ContiguousAllocator` as plain values."""
+    return {
+        "num_blocks": sizing.num_blocks,
+        "block_size": memory.block_size,
+        "max_model_len": sizing.max_model_len,
+        "reserve": memory.reserve,
+        "placement": memory.placement,
+        "max_chunk_tokens": memory.max_chunk_tokens,
+        "compaction": memory.compaction,
+    }
 
 
 def _paged(

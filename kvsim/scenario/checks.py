@@ -130,11 +130,13 @@ def _sources(scenario: Scenario) -> Iterator[Finding]:
         reasons.append("memory.num_blocks is left out")
     if scenario.clock.kind in ("roofline", "calibrated"):
         reasons.append(f"clock.kind is {scenario.clock.kind}")
+    measured = scenario.clock.kind == "profile"
     for section in ("model", "hardware"):
-        if reasons and getattr(scenario, section) is None:
+        needed = reasons or (measured and section == "model")
+        if needed and getattr(scenario, section) is None:
             yield Finding(
                 section,
-                f"is missing, and {' and '.join(reasons)}",
+                f"is missing, and {' and '.join(reasons or ['clock.kind is profile'])}",
                 "Name a model and a GPU, or give memory.num_blocks and a fixed or linear clock",
             )
     clock = scenario.clock

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from kvsim.scenario.fields import PositiveSeconds, Seconds, Section
+from kvsim.scenario.fields import ContentSha256, PositiveSeconds, Seconds, Section
 
 BLOCK_SIZE_PATTERN = r"^[1-9][0-9]{0,4}$"
 BlockSizeKey = Annotated[str, StringConstraints(pattern=BLOCK_SIZE_PATTERN)]
@@ -61,13 +61,26 @@ class CalibratedClockSettings(Section):
     )
 
 
+class ProfileClockSettings(Section):
+    """Constants that `kvsim calibrate` measured on a device, for this model and memory."""
+
+    kind: Literal["profile"]
+    path: str = Field(description="the profile; a relative path starts at the scenario file")
+    sha256: ContentSha256 = None
+
+
 CLOCK_KINDS: dict[str, type[Section]] = {
     "fixed": FixedClockSettings,
     "linear": LinearClockSettings,
     "roofline": RooflineClockSettings,
     "calibrated": CalibratedClockSettings,
+    "profile": ProfileClockSettings,
 }
 ClockSettings = Annotated[
-    FixedClockSettings | LinearClockSettings | RooflineClockSettings | CalibratedClockSettings,
+    FixedClockSettings
+    | LinearClockSettings
+    | RooflineClockSettings
+    | CalibratedClockSettings
+    | ProfileClockSettings,
     Field(discriminator="kind", description="what predicts the duration of a step"),
 ]

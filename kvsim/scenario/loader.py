@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import reprlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
+from kvsim.cost import read_profile
 from kvsim.errors import InputError
 from kvsim.scenario.document import (
     MAX_BYTES,
@@ -121,10 +122,8 @@ class _Loader:
         the scenario is relative to it and may lead out of its folder only with the digest of what
         is there: whoever wrote the scenario does not choose which of the user's files are read.
         """
-        workload = self._document.data.get("workload")
-        lengths = workload.get("lengths") if isinstance(workload, dict) else None
-        for key, section in ((("workload",), workload), (("workload", "lengths"), lengths)):
-            if not isinstance(section, dict) or not isinstance(section.get("path"), str):
+        for key, section in self._sections_with_files():
+            if not isinstance(section.get("path"), str):
                 continue
             given, place = section["path"], (*key, "path")
             if self._is_option(place):
@@ -149,6 +148,27 @@ class _Loader:
                     + shlex.quote(f"{'.'.join(place)}={path}"),
                 )
             section["path"] = str(path)
+        self._pin_profiles()
+
+    def _pin_profiles(self) -> None:
+        """Note the digest of the profile that is used, so that a repeated run takes the same."""
+        for key, section in self._sections_with_files():
+            if key[-1] == "clock" and section.get("kind") == "profile" and "path" in section:
+                path, stated = section["path"], section.get("sha256")
+                if isinstance(path, str) and stated is None:
+                    section["sha256"] = read_profile(Path(path)).sha256
+
+    def _sections_with_files(self) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+        """Sections that may name a file of the user's own, by their keys."""
+        compare = self._document.data.get("compare")
+        variants = compare.keys() if isinstance(compare, dict) else ()
+        clocks: list[KeyPath] = [("compare", name, "clock") for name in variants]
+        for key in (("workload",), ("workload", "lengths"), ("clock",), *clocks):
+            section: Any = self._document.data
+            for part in key:
+                section = section.get(part) if isinstance(section, dict) else None
+            if isinstance(section, dict):
+                yield key, section
 
     def _is_option(self, path: KeyPath) -> bool:
         """Whether an option gave the setting, or a section around it."""

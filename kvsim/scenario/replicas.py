@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from kvsim.core.protocols import Recorder
+from kvsim.core.request import Request
+from kvsim.cost import PredictiveClock
 from kvsim.errors import InputError
 from kvsim.results import (
     RequestsRecorder,
@@ -31,20 +33,34 @@ NS_PER_S = 1_000_000_000
 END_OF_TIME_NS = 2**63 - 1
 
 
+ClockMaker = Callable[[Scenario, Server], PredictiveClock]
+"""The clock of one variant on its server, instead of the scenario's."""
+
+
 class Job(NamedTuple):
-    """What a run under one seed needs. Can be pickled."""
+    """What a run under one seed needs. Can be pickled if `make_clock` can."""
 
     scenario: Scenario
     seed: int
     strict_traces: bool
     rows: bool
     """Whether rows are recorded for a run folder, as `record.mode` says."""
+    make_clock: ClockMaker | None = None
+    """None: the scenario's clock."""
 
     def traffic(self) -> Traffic:
         """The requests, the same for every variant. Raises as `build_workload` does."""
         return build_workload(
             self.scenario.workload, seed=self.seed, strict_traces=self.strict_traces
         )
+
+    def server(self, settings: Scenario, requests: Iterable[Request]) -> Server:
+        """One variant's server, with the clock of this job."""
+        server = build_server(settings, seed=self.seed, requests=requests)
+        if self.make_clock is None:
+            return server
+        clock = self.make_clock(settings, server)
+        return replace(server, sizing=replace(server.sizing, clock=clock))
 
 
 class Finished(NamedTuple):
@@ -68,7 +84,7 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
         _check_chunks(name, settings, traffic)
     for name, settings in named.items():
         watcher.start(name, traffic.workload.counts.kept)
-        server = build_server(settings, seed=job.seed, requests=traffic.workload)
+        server = job.server(settings, traffic.workload)
         recorders = _Recorders(settings, server, rows=job.rows)
         end = run_replica(
             traffic.workload,
@@ -80,6 +96,8 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
         )
         server.allocator.check_integrity(server.scheduler.running())
         entry = _entry(settings, server, recorders.summary, end)
+        if job.make_clock:
+            entry["setup"]["clock"] = "device"
         outcome = SeedOutcome(job.seed, entry, recorders.summary.histograms())
         yield Finished(name, server, outcome, recorders.columns())
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import kvsim
 from kvsim.results import RunFolder
-from kvsim.scenario.build import Server, build_server
+from kvsim.scenario.build import Server
 from kvsim.scenario.lengths import PairFileSettings
 from kvsim.scenario.loader import resolved
 from kvsim.scenario.pool import cpu_count, run_jobs
 from kvsim.scenario.proven import variant_notes
-from kvsim.scenario.replicas import Job, finished_variants, run_seed, workload_entry
+from kvsim.scenario.replicas import ClockMaker, Job, finished_variants, run_seed, workload_entry
 from kvsim.scenario.seeds import SeedRun, merged_variants, merged_workload
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.traffic import FileWorkload, LawWorkload, WorkloadSettings
@@ -47,8 +47,12 @@ def run_scenario(
     strict_traces: bool = False,
     watcher: Watcher | None = None,
     workers: int | None = None,
+    make_clock: ClockMaker | None = None,
 ) -> RunResult:
     """Run all variants; with `out`, write the run folder, complete or not at all.
+
+    `make_clock` replaces the scenario's clock, for example by a device that runs the steps;
+    everything then stays in this process.
 
     Several seeds run in at most `workers` processes, left out as many as there are CPUs; their
     number changes no byte of the results, and 1 stays in this process. A script that may start
@@ -58,7 +62,8 @@ def run_scenario(
     """
     watcher = watcher or SilentWatcher()
     workers = cpu_count() if workers is None else workers
-    job = Job(scenario, scenario.seeds[0], strict_traces, rows=out is not None)
+    workers = 1 if make_clock else workers
+    job = Job(scenario, scenario.seeds[0], strict_traces, out is not None, make_clock)
     if out is None:
         return _run(job, None, watcher, workers)
     with RunFolder(out) as folder:
@@ -81,7 +86,7 @@ def _run(job: Job, folder: RunFolder | None, watcher: Watcher, workers: int) -> 
         watcher.note(note)
     head: dict[str, Any] = {"scenario": scenario.name, "kvsim_version": kvsim.__version__}
     if len(scenario.seeds) > 1:
-        servers = {name: build_server(settings) for name, settings in variants(scenario).items()}
+        servers = {name: job.server(settings, ()) for name, settings in variants(scenario).items()}
         requests = traffic.workload.counts.kept * len(servers) * len(scenario.seeds)
         watcher.start(f"{len(scenario.seeds)} seeds", requests)
         runs = _run_seeds(job, folder, watcher, workers)

@@ -14,6 +14,7 @@ from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.memory import Memory, PagedMemory
 from kvsim.scenario.profile import with_profile
 from kvsim.scenario.traffic import WorkloadSettings
+from kvsim.scenario.validation import DeviceSettings, ValidationSettings
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 CatalogueKey = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -110,6 +111,12 @@ class Scenario(Section):
         " engine (public servers 0.011 to 0.040)",
     )
     record: RecordSettings = Field(default=RecordSettings())
+    device: DeviceSettings = Field(
+        default=DeviceSettings(), description="how a real device runs the steps"
+    )
+    validation: ValidationSettings = Field(
+        default=ValidationSettings(), description="what `kvsim validate` runs and accepts"
+    )
     compare: dict[Name, dict[str, Any]] = Field(
         default={}, description="variants: settings that differ from the base, by variant name"
     )

@@ -40,6 +40,7 @@ KV_BYTES = {
     "gemma-3-1b": 26_624,
     "gemma-3-27b": 507_904,
     "deepseek-v3": 70_272,
+    "llama-nano": 2_048,  # fp32
 }
 
 # Totals of the published checkpoints (safetensors index on the Hugging Face Hub).

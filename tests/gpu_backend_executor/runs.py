@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_backend.executor import CpuExecutor, ModelShape
+from gpu_backend.executor import Executor, ModelShape, build_executor
 from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.eviction import LruOrder
 from kvsim.core.paged import PagedAllocator
@@ -84,15 +84,20 @@ CASES: dict[str, Case] = {"tight": tight, "shared": shared, "extents": extents}
 
 
 def run(
-    case: Case, *, prepare: Callable[[CpuExecutor], None] = lambda executor: None, **changes: Any
-) -> tuple[CpuExecutor, Steps]:
+    case: Case, *, prepare: Callable[[Executor], None] = lambda executor: None, **changes: Any
+) -> tuple[Executor, Steps]:
     """Run a case on an executor that `prepare` may tamper with."""
     memory, engine, requests = case()
     settings = {"layers": 2, "num_threads": 1, "check_every": 1}
-    executor = CpuExecutor(memory, engine, SHAPE, **{**settings, **changes})
+    executor = build_executor(memory, engine, SHAPE, **{**settings, **changes})
     prepare(executor)
+    return executor, replay(executor, engine, requests)
+
+
+def replay(executor: Executor, engine: VllmScheduler, requests: list[Request]) -> Steps:
+    """Run all requests to their end."""
     steps = Steps()
     end = run_replica(requests, engine, executor, steps)
     assert end.stuck is None
     assert steps.outcomes == ["finished"] * len(requests)
-    return executor, steps
+    return steps

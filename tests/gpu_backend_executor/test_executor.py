@@ -10,19 +10,17 @@ import pytest
 
 pytest.importorskip("numba")
 
-from gpu_backend.executor import CpuExecutor, ModelShape
+from gpu_backend.executor import Executor, build_executor
+from gpu_backend.executor.addresses import ContiguousAddresses, PagedAddresses
 from gpu_backend.executor.blas import blas_threads
-from gpu_backend.executor.memory import ContiguousMemory, PagedMemory
+from gpu_backend.executor.cpu import CpuRuntime
+from gpu_backend.executor.cpu_memory import ContiguousMemory, PagedMemory
 from gpu_backend.executor.oracle import Oracle
-from kvsim.catalog.registry import get_model
-from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.eviction import LruOrder
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import Copy, StepPlan
 from kvsim.core.request import Request
-from kvsim.core.static_scheduler import StaticScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
-from kvsim.errors import InputError
 from kvsim.sim import run_replica
 from tests.gpu_backend_executor.runs import (
     CASES,
@@ -35,6 +33,11 @@ from tests.gpu_backend_executor.runs import (
     shared,
     tight,
 )
+
+
+def cpu_memory(executor: Executor) -> PagedMemory | ContiguousMemory:
+    assert isinstance(executor.runtime, CpuRuntime)
+    return executor.runtime.memory
 
 
 class Fixed:
@@ -78,7 +81,7 @@ def test_results_depend_on_the_seed_only_and_not_on_threads() -> None:
     def outputs(**changes: int) -> list[int]:
         found: list[int] = []
 
-        def listen(executor: CpuExecutor) -> None:
+        def listen(executor: Executor) -> None:
             step_seconds = executor.step_seconds
 
             def listening(plan: StepPlan) -> float:
@@ -101,15 +104,15 @@ def test_results_depend_on_the_seed_only_and_not_on_threads() -> None:
 def test_only_scheduled_positions_are_written_each_to_its_own_slot(name: str) -> None:
     written: list[int] = []
 
-    def watch(executor: CpuExecutor) -> None:
-        write = executor.memory.write
+    def watch(executor: Executor) -> None:
+        write = cpu_memory(executor).write
 
         def watching(layer: int, key: Any, value: Any, slots: Any) -> None:
             write(layer, key, value, slots)
             assert len(set(slots.tolist())) == len(slots)
             written.append(len(slots))
 
-        executor.memory.write = watching  # type: ignore[method-assign]
+        cpu_memory(executor).write = watching  # type: ignore[method-assign]
 
     _, steps = run(CASES[name], prepare=watch, layers=1)
     assert written == [decodes + prefill for _, decodes, prefill in computed(steps)]
@@ -123,17 +126,18 @@ def test_blocks_found_in_the_cache_stay_as_they_were() -> None:
     """The second of two equal prompts starts when the first has long ended."""
     memory = PagedAllocator(24, 4, eviction=LruOrder())
     engine = scheduler(memory)
-    executor = CpuExecutor(memory, engine, SHAPE, layers=2, num_threads=1, check_every=1)
+    executor = build_executor(memory, engine, SHAPE, layers=2, num_threads=1, check_every=1)
     prompt = (("system", 22),)
     steps = Steps()
     run_replica([Request("a", 0, 22, 9, segments=prompt)], engine, executor, steps)
-    assert isinstance(executor.memory, PagedMemory)
-    before = [cache.copy() for cache in executor.memory.caches]
+    paged = cpu_memory(executor)
+    assert isinstance(paged, PagedMemory)
+    before = [cache.copy() for cache in paged.caches]
     run_replica([Request("b", 0, 22, 9, segments=prompt)], engine, executor, steps)
     assert steps.hit_tokens == 20
     same = [
         np.array_equal(old[:, block], new[:, block])
-        for old, new in zip(before, executor.memory.caches, strict=True)
+        for old, new in zip(before, paged.caches, strict=True)
         for block in range(1, 6)
     ]
     assert all(same)
@@ -145,14 +149,14 @@ def test_matrix_products_get_the_threads_of_the_executor_during_a_step_only() ->
         pytest.skip("numpy has another BLAS than its own OpenBLAS")
     seen: list[int | None] = []
 
-    def watch(executor: CpuExecutor) -> None:
-        attend = executor.memory.attend
+    def watch(executor: Executor) -> None:
+        attend = cpu_memory(executor).attend
 
         def watching(*arguments: Any) -> None:
             seen.append(blas_threads())
             attend(*arguments)
 
-        executor.memory.attend = watching  # type: ignore[method-assign]
+        cpu_memory(executor).attend = watching  # type: ignore[method-assign]
 
     run(tight, prepare=watch, num_threads=1, check_every=0)
     assert set(seen) == {1}
@@ -170,13 +174,13 @@ def test_wall_time_leaves_the_checks_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_corrupted_block_table_is_noticed() -> None:
-    def corrupt(executor: CpuExecutor) -> None:
+    def corrupt(executor: Executor) -> None:
         step_seconds = executor.step_seconds
 
         def corrupting(plan: StepPlan) -> float:
-            assert isinstance(executor.memory, PagedMemory)
+            assert isinstance(executor.addresses, PagedAddresses)
             if plan.step == 5:
-                executor.memory.table[0, 0] = executor.memory.table[1, 0]
+                executor.addresses.table[0, 0] = executor.addresses.table[1, 0]
             return step_seconds(plan)
 
         executor.step_seconds = corrupting  # type: ignore[method-assign]
@@ -186,28 +190,28 @@ def test_a_corrupted_block_table_is_noticed() -> None:
 
 
 def test_a_row_kept_from_before_a_preemption_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = PagedMemory.place
+    place = PagedAddresses.place
     monkeypatch.setattr(
-        PagedMemory, "place", lambda self, row, s, is_new: place(self, row, s, is_new=False)
+        PagedAddresses, "place", lambda self, row, s, is_new: place(self, row, s, is_new=False)
     )
     with pytest.raises(AssertionError, match="reference says"):
         run(tight)
 
 
 def test_a_block_that_never_gets_into_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = PagedMemory.place
+    place = PagedAddresses.place
 
-    def first_only(self: PagedMemory, row: int, sequence: Any, *, is_new: bool) -> None:
+    def first_only(self: PagedAddresses, row: int, sequence: Any, *, is_new: bool) -> None:
         if is_new:
             place(self, row, sequence, is_new=True)
 
-    monkeypatch.setattr(PagedMemory, "place", first_only)
+    monkeypatch.setattr(PagedAddresses, "place", first_only)
     with pytest.raises(AssertionError, match="reference says"):
         run(tight)
 
 
 def test_a_row_that_is_not_moved_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PagedMemory, "move_row", lambda *_: None)
+    monkeypatch.setattr(PagedAddresses, "move_row", lambda *_: None)
     with pytest.raises(AssertionError, match="reference says"):
         run(tight)
 
@@ -219,18 +223,20 @@ def test_a_skipped_copy_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stale_start_slot_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ContiguousMemory.place
+    place = ContiguousAddresses.place
 
-    def only_once(self: ContiguousMemory, row: int, sequence: Any, *, is_new: bool) -> None:
+    def only_once(self: ContiguousAddresses, row: int, sequence: Any, *, is_new: bool) -> None:
         if is_new:
             place(self, row, sequence, is_new=True)
 
-    monkeypatch.setattr(ContiguousMemory, "place", only_once)
+    monkeypatch.setattr(ContiguousAddresses, "place", only_once)
     with pytest.raises(AssertionError, match="reference says"):
         run(extents)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("tight", PagedMemory), ("extents", ContiguousMemory)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("tight", PagedAddresses), ("extents", ContiguousAddresses)]
+)
 def test_a_stale_slot_mapping_is_noticed(
     name: str, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,8 +268,8 @@ def test_token_values_by_request_in_place_of_streams_are_noticed(
 
 def test_copies_of_paged_slots_move_keys_and_values_of_every_layer() -> None:
     memory, engine, _ = tight()
-    executor = CpuExecutor(memory, engine, SHAPE, layers=2, num_threads=1)
-    paged = executor.memory
+    executor = build_executor(memory, engine, SHAPE, layers=2, num_threads=1)
+    paged = cpu_memory(executor)
     assert isinstance(paged, PagedMemory)
     for cache in paged.caches:
         cache[:] = np.random.default_rng(0).random(cache.shape, np.float32)
@@ -292,35 +298,3 @@ def test_a_hit_on_a_chunk_that_was_taken_back_is_noticed() -> None:
 
     with pytest.raises(AssertionError, match=r"request 'a' .* is nan, the reference says"):
         run(case)
-
-
-# What the executor refuses.
-
-
-def test_what_it_cannot_run_is_refused() -> None:
-    memory = PagedAllocator(20, 4)
-    with pytest.raises(ValueError, match="asynchronous"):
-        CpuExecutor(memory, scheduler(memory, async_scheduling=True), SHAPE, layers=1)
-    engine = scheduler(memory)
-    with pytest.raises(ValueError, match="another allocator"):
-        CpuExecutor(PagedAllocator(20, 4), engine, SHAPE, layers=1)
-    with pytest.raises(ValueError, match="layers"):
-        CpuExecutor(memory, engine, SHAPE, layers=0)
-    with pytest.raises(ValueError, match="head_dim"):
-        CpuExecutor(memory, engine, SHAPE._replace(head_dim=6), layers=1)
-    with pytest.raises(TypeError, match="not object"):
-        CpuExecutor(object(), engine, SHAPE, layers=1)  # type: ignore[arg-type]
-    engine.delivers_unevenly = True
-    with pytest.raises(ValueError, match="speculation"):
-        CpuExecutor(memory, engine, SHAPE, layers=1)
-    arena = ContiguousAllocator(20, 4, max_model_len=64)
-    batches = StaticScheduler(arena, max_num_seqs=2, max_model_len=64)
-    with pytest.raises(ValueError, match="static"):
-        CpuExecutor(arena, batches, SHAPE, layers=1)
-
-
-def test_shapes_come_from_the_catalogue() -> None:
-    assert ModelShape.of(get_model("llama-3-8b")) == (4096, 32, 8, 128, 14336, 128256)
-    for name in ("deepseek-v3", "mixtral-8x7b", "gemma-3-1b", "opt-13b"):
-        with pytest.raises(InputError, match=name):
-            ModelShape.of(get_model(name))

@@ -349,6 +349,8 @@ SCHEDULER = {
             "ContiguousAllocator",
             {},
             {
+                "num_blocks": 5,
+                "block_size": 8,
                 "max_model_len": 30,
                 "reserve": "requested",
                 "placement": "next_fit",

@@ -1,4 +1,8 @@
-"""A decoder with random weights of real shapes, in fp32 numpy, and its attention alone."""
+"""A decoder with random weights of real shapes, in fp32 numpy, and its attention alone.
+
+Matrix products run on padded rows (`padding`). What is behind the real rows is zero in every layer,
+and no cache or attention sees it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gpu_backend.cpu.arrays import NumpyArray
-from gpu_backend.executor.shape import ModelShape
-
-EPSILON = 1e-5
-ROTARY_BASE = 10_000.0
-MAX_TABLE_ROWS = 4096
-"""Rows of the table that stands for the projections where only attention is run."""
+from gpu_backend.executor.arrays import NumpyArray
+from gpu_backend.executor.padding import padded_rows
+from gpu_backend.executor.rotary import rotary_tables
+from gpu_backend.executor.runtime import Weights
+from gpu_backend.executor.shape import EPSILON, MAX_TABLE_ROWS, ModelShape
 
 Attend = Callable[[int, NumpyArray, NumpyArray, NumpyArray], NumpyArray]
-"""(layer, queries, keys, values) -> attention; all [tokens, heads or kv_heads, head_dim]."""
+"""(layer, queries, keys, values) -> attention; all [tokens, heads or kv_heads, head_dim].
+
+The result has `padded_rows(tokens)` rows: zeros behind the tokens.
+"""
 
 
 class Model(Protocol):
@@ -26,6 +31,9 @@ class Model(Protocol):
         self, tokens: NumpyArray, positions: NumpyArray, sampled: NumpyArray, attend: Attend
     ) -> NumpyArray:
         """Run all layers on int64 [tokens]; returns the next token ids [samples]."""
+
+    def weights(self) -> Weights:
+        """See `Runtime.weights`."""
 
 
 class Layer(NamedTuple):
@@ -68,31 +76,56 @@ class Decoder:
             )
             for _ in range(layers)
         ]
-        self._final_norm = norm()
-        half = shape.head_dim // 2
-        frequencies = ROTARY_BASE ** -(np.arange(half) / half)
-        angles = np.arange(max_tokens)[:, None] * frequencies
-        self._cos = np.cos(angles).astype(np.float32)
-        self._sin = np.sin(angles).astype(np.float32)
+        self.final_norm = norm()
+        self._cos, self._sin = rotary_tables(shape.head_dim, max_tokens)
+        self._hidden = np.zeros((0, shape.hidden), np.float32)
 
     def forward(
         self, tokens: NumpyArray, positions: NumpyArray, sampled: NumpyArray, attend: Attend
     ) -> NumpyArray:
         """See `Model.forward`; the logits of sampled rows only are computed."""
-        shape = self.shape
+        return np.asarray(self.logits(tokens, positions, sampled, attend).argmax(axis=1))
+
+    def logits(
+        self, tokens: NumpyArray, positions: NumpyArray, sampled: NumpyArray, attend: Attend
+    ) -> NumpyArray:
+        """As `forward`, but float32 [samples, vocab]."""
+        shape, count = self.shape, len(tokens)
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
-        hidden = self.embedding[tokens]
+        hidden = self._embedded(tokens)
         for index, layer in enumerate(self.layers):
             qkv = _rms_norm(hidden, layer.attention_norm) @ layer.qkv
-            query, key, value = split_qkv(qkv, shape)
+            query, key, value = shape.split_qkv(qkv[:count])
             query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
             attended = attend(index, query, key, np.ascontiguousarray(value))
-            hidden += attended.reshape(len(tokens), -1) @ layer.output
+            hidden += attended.reshape(len(hidden), -1) @ layer.output
             gate_up = _rms_norm(hidden, layer.mlp_norm) @ layer.gate_up
             gate, up = gate_up[:, : shape.intermediate], gate_up[:, shape.intermediate :]
             hidden += (gate / (1 + np.exp(-gate)) * up) @ layer.down
-        last = _rms_norm(hidden[sampled], self._final_norm)
-        return np.asarray((last @ self.embedding.T).argmax(axis=1))
+        last = np.zeros((padded_rows(len(sampled)), shape.hidden), np.float32)
+        last[: len(sampled)] = hidden[sampled]
+        logits = _rms_norm(last, self.final_norm) @ self.embedding.T
+        return np.asarray(logits[: len(sampled)])
+
+    def weights(self) -> Weights:
+        """See `Runtime.weights`."""
+        first = self.layers[0]
+        return Weights(
+            self.shape,
+            lambda tokens: np.asarray(self.embedding[tokens]),
+            lambda: (first.attention_norm, first.qkv),
+        )
+
+    def _embedded(self, tokens: NumpyArray) -> NumpyArray:
+        """The tokens' embeddings [padded tokens, hidden], in a buffer that stays."""
+        rows = padded_rows(len(tokens))
+        if rows > len(self._hidden):
+            self._hidden = np.zeros((max(rows, 2 * len(self._hidden)), self.shape.hidden), "f4")
+        hidden = self._hidden[:rows]
+        # "clip" (no token is outside) writes straight into `out`; the default checks and copies.
+        np.take(self.embedding, tokens, axis=0, out=hidden[: len(tokens)], mode="clip")
+        hidden[len(tokens) :] = 0
+        return hidden
 
 
 class AttentionOnly:
@@ -110,18 +143,18 @@ class AttentionOnly:
         self, tokens: NumpyArray, positions: NumpyArray, sampled: NumpyArray, attend: Attend
     ) -> NumpyArray:
         """See `Model.forward`; every layer gets the same inputs, and no token comes out."""
-        parts = split_qkv(self.table[tokens % len(self.table)], self.shape)
+        parts = self.shape.split_qkv(self._rows(tokens))
         query, key, value = (np.ascontiguousarray(part) for part in parts)
         for layer in range(self._layers):
             attend(layer, query, key, value)
         return np.empty(0, np.int64)
 
+    def weights(self) -> Weights:
+        """See `Runtime.weights`."""
+        return Weights(self.shape, self._rows, None)
 
-def split_qkv(qkv: NumpyArray, shape: ModelShape) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
-    """Views [tokens, heads or kv_heads, head_dim] of [tokens, qkv elements]."""
-    heads = qkv.reshape(len(qkv), -1, shape.head_dim)
-    keys = shape.heads + shape.kv_heads
-    return heads[:, : shape.heads], heads[:, shape.heads : keys], heads[:, keys:]
+    def _rows(self, tokens: NumpyArray) -> NumpyArray:
+        return np.asarray(self.table[tokens % len(self.table)])
 
 
 def _rms_norm(values: NumpyArray, weight: NumpyArray) -> NumpyArray:

@@ -1,0 +1,1 @@
+"""Simulated against measured: the same scenario on a clock that predicts and on one that runs."""

@@ -1,0 +1,367 @@
+"""`kvsim validate`: run a scenario on a device and judge the clock that predicted it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import kvsim
+from gpu_backend.device import MeasuringClock
+from gpu_backend.executor import StepTiming
+from gpu_backend.plan_file import PlanFile, StepCounts
+from gpu_backend.scenario_device import Runnable, grid_of, runnable_variants
+from gpu_backend.validate.controls import CONTROLS, Control, judge_control
+from gpu_backend.validate.free import CLOSED, Load, Pair, compare, run_side
+from gpu_backend.validate.judge import Found, judge, layout_ratios, step_bounds
+from gpu_backend.validate.lockstep import Lockstep, Simulated, simulate
+from gpu_backend.validate.record import RunRecorder
+from gpu_backend.validate.speed import ProbedClock, Slowness, SpeedProbe
+from gpu_backend.validate.traffic import all_at_once, at_rate, first_requests
+from kvsim.core.request import Request
+from kvsim.cost.profile import Profile
+from kvsim.cost.profile_clock import ProfileClock
+from kvsim.errors import InputError
+from kvsim.scenario.settings import Scenario
+
+MIN_SEEDS = 5
+FORMAT = "kvsim-validation-1"
+Progress = Callable[[float], None]
+
+
+class Evidence(NamedTuple):
+    """Everything that was run for one variant."""
+
+    runnable: Runnable
+    knee_rps: float
+    """Saturation rate that the simulation predicts, mean over the seeds."""
+    simulated: Simulated
+    """Of the lockstep steps."""
+    lockstep: Lockstep
+    counts_equal: bool
+    checked_rows: int
+    pairs: dict[str, list[Pair]]
+    """By load."""
+
+
+class Validation:
+    """One validation: construct, `run`, read `document`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        profile: Profile,
+        *,
+        device: str,
+        strict_traces: bool = False,
+        follow_speed: bool = True,
+        progress: Progress = lambda share: None,
+    ) -> None:
+        """`follow_speed` scales the clock by the device's slowness around each run.
+
+        Raises `InputError` for a profile of another model or device, fewer than five seeds, and
+        what no device runs.
+        """
+        self.scenario, self.profile, self.device = scenario, profile, device
+        self.runnables = runnable_variants(scenario, device)
+        check_profile(profile, self.runnables, device)
+        if len(scenario.seeds) < MIN_SEEDS:
+            raise InputError(
+                f"a validation needs {MIN_SEEDS} seeds and more, got {len(scenario.seeds)}",
+                where="seeds",
+                fix=f"--set 'seeds=[{', '.join(map(str, range(MIN_SEEDS)))}]'",
+            )
+        self._requests = {
+            seed: first_requests(scenario, seed, strict_traces) for seed in scenario.seeds
+        }
+        self._progress = progress
+        self._done = 0
+        self._probe = SpeedProbe(grid_of(scenario, device), profile) if follow_speed else None
+        self.evidence: dict[str, Evidence] = {}
+
+    def run(self) -> None:
+        """Measure everything."""
+        settings = self.scenario.validation
+        self._total = len(self.runnables) * (
+            settings.step_repeats + (1 + len(settings.loads)) * len(self._requests)
+        )
+        simulated = {one.name: self._simulate_steps(one) for one in self.runnables}
+        measured = {one.name: self._replays(simulated[one.name]) for one in self.runnables}
+        knees = {one.name: self._knee(one) for one in self.runnables}
+        pairs = {
+            one.name: {
+                load.name: [self._pair(one, load, seed) for seed in self._requests]
+                for load in self.loads(one, knees[one.name])
+            }
+            for one in self.runnables
+        }
+        for one in self.runnables:
+            seconds, equal, checked = measured[one.name]
+            lockstep = Lockstep(
+                simulated[one.name].plan_file.steps, simulated[one.name].predicted_s, seconds
+            )
+            self.evidence[one.name] = Evidence(
+                one,
+                knees[one.name],
+                simulated[one.name],
+                lockstep,
+                equal,
+                checked,
+                pairs[one.name],
+            )
+
+    def clock(self, runnable: Runnable, **changes: Any) -> ProfileClock:
+        """The profile's clock of one variant."""
+        return ProfileClock(self.profile, runnable.layout.name, **changes)
+
+    def loads(self, runnable: Runnable, knee_rps: float) -> list[Load]:
+        """The closed loop, then the open-loop rates."""
+        settings = self.scenario.validation
+        clients = settings.max_concurrency or runnable.settings.engine.max_num_seqs
+        return [
+            Load(CLOSED, None, clients),
+            *(Load(f"{share:g}", share * knee_rps, None) for share in settings.loads),
+        ]
+
+    def traffic(self, load: Load, seed: int) -> list[Request]:
+        """The requests of one run."""
+        requests = self._requests[seed]
+        if load.rate_rps is None:
+            return all_at_once(requests)
+        return at_rate(requests, load.rate_rps)
+
+    def simulate_side(
+        self, runnable: Runnable, load: Load, requests: list[Request], **changes: Any
+    ) -> RunRecorder:
+        """One run on the predicting clock."""
+        return run_side(runnable, requests, load, lambda *_: self.clock(runnable, **changes))
+
+    def simulate_steps(self, runnable: Runnable, **changes: Any) -> Simulated:
+        """The closed loop of the first seed, with its steps."""
+        load = self.loads(runnable, 1.0)[0]
+        return simulate(
+            runnable,
+            self.clock(runnable, **changes),
+            self.traffic(load, self.scenario.seeds[0]),
+            RunRecorder,
+            max_concurrency=load.max_concurrency,
+        )
+
+    def _simulate_steps(self, runnable: Runnable) -> Simulated:
+        simulated = self.simulate_steps(runnable)
+        if not simulated.predicted_s:
+            raise InputError(
+                f"{runnable.name}: no request can be served", where="validation.requests"
+            )
+        return simulated
+
+    def _knee(self, runnable: Runnable) -> float:
+        load = self.loads(runnable, 1.0)[0]
+        rates = [
+            self.simulate_side(runnable, load, self.traffic(load, seed)).figures()["requests_per_s"]
+            for seed in self._requests
+        ]
+        return float(np.mean(rates))
+
+    def _replays(self, simulated: Simulated) -> tuple[Any, bool, int]:
+        """Step seconds [repeats, steps] at the profile's speed; whether all counts agree."""
+        repeats, equal, checked = [], True, 0
+        for _ in range(self.scenario.validation.step_repeats):
+            timings, counts, rows = self._replay(simulated.plan_file)
+            seconds = np.array([timing.wall_s for timing in timings])
+            repeats.append(seconds / self._slowness().typical)
+            equal = equal and counts == simulated.plan_file.steps
+            checked += rows
+            self._advance()
+        return np.array(repeats), equal, checked
+
+    def _replay(self, plan_file: PlanFile) -> tuple[list[StepTiming], list[StepCounts], int]:
+        runnable = next(one for one in self.runnables if one.name == plan_file.variant)
+        return plan_file.run_once(runnable.device, self._probed)
+
+    def _pair(self, runnable: Runnable, load: Load, seed: int) -> Pair:
+        requests = self.traffic(load, seed)
+        measured = run_side(
+            runnable,
+            requests,
+            load,
+            lambda allocator, scheduler: self._probed(
+                runnable.device.clock(allocator, scheduler, runnable.shape)
+            ),
+        )
+        slowness = self._slowness().overall
+        simulated = self.simulate_side(runnable, load, requests, scale=slowness)
+        self._advance()
+        return Pair(seed, slowness, requests, measured, simulated)
+
+    def _probed(self, clock: MeasuringClock) -> MeasuringClock:
+        return clock if self._probe is None else ProbedClock(clock, self._probe)
+
+    def _slowness(self) -> Slowness:
+        return Slowness(1.0, 1.0) if self._probe is None else self._probe.result()
+
+    @property
+    def slowness(self) -> list[Slowness]:
+        """Of every measured run; empty where the device's speed is not followed."""
+        return [] if self._probe is None else self._probe.history
+
+    def _advance(self) -> None:
+        self._done += 1
+        self._progress(self._done / self._total)
+
+
+def check_profile(profile: Profile, runnables: list[Runnable], device: str) -> None:
+    """Raise `InputError` unless the profile was measured as these variants are run."""
+    spec = runnables[0].device
+    found = profile.document["device"]
+    measured = profile.document["model"]
+    wanted: dict[str, tuple[Any, Any]] = {
+        "device": (found.get("kind"), device),
+        "num_threads": (found.get("num_threads"), spec.num_threads),
+        "dtype": (found.get("dtype"), spec.dtype),
+        "attention_only": (found.get("attention_only"), spec.attention_only),
+    }
+    for runnable in runnables:
+        shape = runnable.shape._asdict()
+        wanted |= {
+            "model": (measured.get("name"), runnable.model.name),
+            "shape": (measured.get("shape"), shape),
+            "layers": (measured.get("layers"), runnable.device.layers),
+        }
+        for name, (profiled, asked) in wanted.items():
+            if profiled != asked:
+                raise InputError(
+                    f"the profile was measured with {name} = {profiled}, {runnable.name} has "
+                    f"{asked}",
+                    where="--profile",
+                    fix="Calibrate with this scenario",
+                )
+
+
+def found_of(evidence: Evidence) -> Found:
+    """What a variant showed, for the judge."""
+    return Found(
+        evidence.runnable.layout.block_size is not None,
+        evidence.counts_equal,
+        evidence.lockstep.errors(),
+        evidence.lockstep.noise(),
+        {
+            load: compare([pair.measured for pair in pairs], [pair.simulated for pair in pairs])
+            for load, pairs in evidence.pairs.items()
+        },
+    )
+
+
+def validate(validation: Validation) -> dict[str, Any]:
+    """Run it and judge it: the document that the report shows."""
+    validation.run()
+    bounds = validation.scenario.validation.bounds
+    found = {name: found_of(evidence) for name, evidence in validation.evidence.items()}
+    checks = judge(found, bounds)
+    failed = {(check.variant, check.name) for check in checks if not check.ok}
+    controls = [_control(control, validation, found, failed) for control in CONTROLS]
+    return {
+        "format": FORMAT,
+        "kvsim_version": kvsim.__version__,
+        "scenario": validation.scenario.name,
+        "device": {**validation.profile.document["device"], "kind": validation.device},
+        "profile": {
+            "sha256": validation.profile.sha256,
+            "device": validation.profile.device,
+            "measured_at": validation.profile.document.get("measured_at"),
+            "errors": validation.profile.document["errors"],
+            "noise": validation.profile.document.get("noise"),
+            "measured_layers": validation.profile.document.get("measured_layers"),
+            "layers": validation.profile.document["model"].get("layers"),
+        },
+        "slowness": [found._asdict() for found in validation.slowness],
+        "bounds": bounds.model_dump(),
+        "variants": {
+            name: _variant(evidence, found[name], validation)
+            for name, evidence in validation.evidence.items()
+        },
+        "ratios": {name: ratio._asdict() for name, ratio in layout_ratios(found).items()},
+        "checks": [check._asdict() for check in checks],
+        "controls": controls,
+        "failures": [check.line for check in checks if not check.ok]
+        + [
+            f"negative control: {control['name']} was not noticed"
+            for control in controls
+            if not control["noticed"]
+        ],
+    }
+
+
+def _control(
+    control: Control,
+    validation: Validation,
+    found: dict[str, Found],
+    failed: set[tuple[str, str]],
+) -> dict[str, Any]:
+    """What the bounds say of a mistake; those that fail without it (`failed`) notice nothing."""
+    checks = judge_control(control, validation, found)
+    broken = [check for check in checks if not check.ok]
+    return {
+        "name": control.name,
+        "what": control.what,
+        "noticed": any((check.variant, check.name) not in failed for check in broken),
+        "broken": [check._asdict() for check in broken],
+        "variants": sorted({check.variant for check in checks if " / " not in check.variant}),
+    }
+
+
+def _variant(evidence: Evidence, found: Found, validation: Validation) -> dict[str, Any]:
+    lockstep = evidence.lockstep
+    chosen = np.unique(np.linspace(0, len(lockstep.counts) - 1, 1500).astype(int))
+    return {
+        "layout": evidence.runnable.layout.name,
+        "knee_rps": evidence.knee_rps,
+        "lockstep": {
+            "steps": len(lockstep.counts),
+            "repeats": validation.scenario.validation.step_repeats,
+            "counts_equal": found.counts_equal,
+            "checked_rows": evidence.checked_rows,
+            "errors": found.errors,
+            "noise": found.noise,
+            "bounds": step_bounds(found.noise, validation.scenario.validation.bounds),
+            "preemptions": sum(step.preempted for step in lockstep.counts),
+            "points": [
+                [
+                    float(lockstep.measured_s[i]),
+                    float(lockstep.predicted_s[i]),
+                    int(lockstep.has_chunks[i]),
+                ]
+                for i in chosen
+            ],
+        },
+        "free": {
+            load: {
+                "rate_rps": next(
+                    one.rate_rps
+                    for one in validation.loads(evidence.runnable, evidence.knee_rps)
+                    if one.name == load
+                ),
+                "figures": {name: row._asdict() for name, row in found.free[load].items()},
+                "seeds": [
+                    {
+                        "seed": pair.seed,
+                        "slowness": pair.slowness,
+                        "measured": pair.measured.figures(),
+                        "simulated": pair.simulated.figures(),
+                    }
+                    for pair in pairs
+                ],
+                "usage_shares": {
+                    side: np.mean(
+                        [getattr(pair, side).usage_shares() for pair in pairs], axis=0
+                    ).tolist()
+                    for side in ("measured", "simulated")
+                },
+                "curves": {
+                    side: getattr(pairs[0], side).curve() for side in ("measured", "simulated")
+                },
+            }
+            for load, pairs in evidence.pairs.items()
+        },
+    }
