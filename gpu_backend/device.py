@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from gpu_backend.executor import Executor, ModelShape, StepTiming, build_executor
+from gpu_backend.executor.runtime import Engine
+from gpu_backend.room import executor_bytes, require_room
 from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
-from kvsim.core.scheduler_base import QueueScheduler
 
 
 class MeasuringClock(Protocol):
@@ -46,12 +47,23 @@ class DeviceSpec(NamedTuple):
     def clock(
         self,
         allocator: PagedAllocator | ContiguousAllocator,
-        scheduler: QueueScheduler,
+        scheduler: Engine,
         shape: ModelShape,
         *,
         seed: int = 0,
     ) -> MeasuringClock:
-        """A clock over this server's memory. Raises as `build_executor` does."""
+        """A clock over this server's memory. Raises as `build_executor` and `require_room` do."""
+        needed = (
+            executor_bytes(
+                shape,
+                layers=layers,
+                slots=allocator.num_blocks * allocator.block_size,
+                dtype=self.dtype,
+                attention_only=self.attention_only,
+            )
+            for layers in self.measured_layers
+        )
+        require_room(sum(needed), self.device)
         executors = [
             build_executor(
                 allocator,

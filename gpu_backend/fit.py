@@ -78,10 +78,12 @@ class Fit:
                 f"the rows are of {depths or 'no'} layers, which says nothing about {layers}",
                 fix=f"Measure two depths, or {layers} layers",
             )
+        points = [entry.point for entry in fitted]
         self.layouts = sorted({entry.layout for entry in fitted})
-        self.sizes = sorted(
-            {padded_rows(entry.point.tokens) for entry in fitted if _is_knot(entry.point)}
+        self.token_sizes = sorted(
+            {padded_rows(point.tokens) for point in points if _is_knot(point)}
         )
+        self.row_sizes = sorted({padded_rows(point.rows) for point in points})
         self._has_depths = len(depths) > 1
         self._layers = layers
         self._values = self._solve(fitted)
@@ -100,40 +102,36 @@ class Fit:
 
     def constants(self) -> Constants:
         """At the model's own depth."""
-        count = len(self.sizes)
-        values = self._values[: self._shared].copy()
+        tokens, rows = len(self.token_sizes), len(self.row_sizes)
+        once, each = np.split(self._values, [tokens + rows])
+        heights = once[:tokens]
         if self._has_depths:
-            deep = self._values[self._shared :]
-            values[:count] += self._layers * deep[:count]
-            values[count + 1 :] += self._layers * deep[count:]
-        heights = values[:count]
-        per_layout = values[count + 1 :].reshape(len(self.layouts), len(_FIELDS))
+            heights = heights + self._layers * each[:tokens]
+            each = self._layers * each[tokens:]
         return Constants(
-            _with_padding(self.sizes, heights),
-            float(values[count]),
+            _with_padding(self.token_sizes, heights),
+            _with_padding(self.row_sizes, once[tokens:]),
             {
                 name: LayoutConstants(*(float(value) for value in row))
-                for name, row in zip(self.layouts, per_layout, strict=True)
+                for name, row in zip(
+                    self.layouts, each.reshape(len(self.layouts), len(_FIELDS)), strict=True
+                )
             },
         )
 
-    @property
-    def _shared(self) -> int:
-        """Constants without depth: the table, `row_s`, those of the layouts."""
-        return len(self.sizes) + 1 + len(self.layouts) * len(_FIELDS)
-
     def _features(self, layout: str, layers: int, point: Point) -> NumpyArray:
-        hats = _hats(self.sizes, padded_rows(point.tokens))
-        rows = len(point.decodes) + len(point.chunks)
+        """Factors of the constants: the tables, then the layouts.
+
+        With two depths tables have a part that is paid once and one per layer; heads and samplers
+        are paid once, attention per layer.
+        """
+        tokens = _hats(self.token_sizes, padded_rows(point.tokens))
+        rows = _hats(self.row_sizes, padded_rows(point.rows))
         terms = np.zeros((len(self.layouts), len(_FIELDS)))
         terms[self.layouts.index(layout)] = _terms(point)
-        flat = terms.ravel()
-        once = np.concatenate([hats, [rows], flat])
         if not self._has_depths:
-            return once
-        # Attention belongs to the layers alone; tables have a part of each.
-        once[len(self.sizes) + 1 :] = 0
-        return np.concatenate([once, layers * hats, layers * flat])
+            return np.concatenate([tokens, rows, terms.ravel()])
+        return np.concatenate([tokens, rows, layers * tokens, layers * terms.ravel()])
 
     def _solve(self, fitted: Sequence[Measured]) -> NumpyArray:
         matrix = np.array([self._features(e.layout, e.layers, e.point) for e in fitted])
@@ -177,6 +175,9 @@ def _is_knot(point: Point) -> bool:
 def _hats(sizes: Sequence[int], tokens: int) -> NumpyArray:
     """Weights of the sizes in a linear interpolation at `tokens`; past the last, extrapolated."""
     hats = np.zeros(len(sizes))
+    if len(sizes) == 1 or tokens <= sizes[0]:
+        hats[0] = 1.0
+        return hats
     after = min(max(int(np.searchsorted(sizes, tokens, side="right")), 1), len(sizes) - 1)
     low, high = sizes[after - 1], sizes[after]
     share = (tokens - low) / (high - low)

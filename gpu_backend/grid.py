@@ -6,20 +6,21 @@ fitted elsewhere, by `gpu_backend.fit`.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpu_backend.executor import ModelShape
 from gpu_backend.executor.build import DEVICES
 from gpu_backend.executor.padding import padded_rows
 from gpu_backend.layouts import CacheLayout
+from gpu_backend.room import SHARE, executor_bytes, free_bytes, require_room
 from gpu_backend.steps import Point, StepBench
 from kvsim.catalog.registry import get_model
 
-REPEATS = 3
+REPEATS = 5
 """Measured runs of a batch in one round; their median is the row."""
 MIN_ROUNDS = 3
 HELD_OUT_POINTS = 24
@@ -57,6 +58,7 @@ class GridSpec(NamedTuple):
             layers=layers,
             slots=self.slots,
             max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             device=self.device,
             num_threads=self.num_threads,
@@ -86,14 +88,15 @@ class GridSpec(NamedTuple):
             }
         )
 
-    @property
-    def full_depth_bytes(self) -> int:
-        """Weights and KV of the whole model in one layout, in bytes."""
-        shape, size = self.shape, 4 if self.dtype == "fp32" else 2
-        attended = shape.heads * shape.head_dim
-        layer = shape.hidden * (shape.qkv_elements + attended + 3 * shape.intermediate)
-        kv = 2 * shape.kv_heads * shape.head_dim * self.slots
-        return size * (self.layers * (layer + kv) + shape.vocab * shape.hidden)
+    def bytes_at(self, layers: int) -> int:
+        """Weights and KV of one executor, in bytes."""
+        return executor_bytes(
+            self.shape,
+            layers=layers,
+            slots=self.slots,
+            dtype=self.dtype,
+            attention_only=self.attention_only,
+        )
 
     @property
     def grain(self) -> int:
@@ -175,8 +178,7 @@ def probe_points(spec: GridSpec) -> list[Point]:
     points = fit_points(spec)
     decodes = [point for point in points if not point.chunks and not point.copy_tokens]
     chunks = [point for point in points if not point.decodes]
-    middle = chunks[len(chunks) // 2]
-    return [decodes[0], decodes[len(decodes) // 2], decodes[-1], chunks[0], middle]
+    return [decodes[len(decodes) // 3], decodes[-1], chunks[len(chunks) // 4]]
 
 
 def default_grid(
@@ -237,6 +239,8 @@ def measure_rows(
     slows down does so for all of them. `progress` gets the share of the time that has passed.
     """
     begin = time.monotonic()
+    needed = sum(map(spec.bytes_at, spec.measured_layers))
+    require_room(len(spec.layouts) * needed, spec.device)
     benches = {
         (layout, layers): spec.bench(layout, layers, seed)
         for layout in spec.layouts
@@ -265,20 +269,11 @@ def measure_rows(
 
 def _depth_check(spec: GridSpec, seed: int) -> Iterator[Row]:
     """Some of the held-out batches at the model's own depth, where that fits the memory."""
-    if spec.full_depth_bytes > 0.8 * free_bytes(spec.device):
+    if spec.bytes_at(spec.layers) > SHARE * free_bytes(spec.device):
         return
     bench = spec.bench(spec.layouts[0], spec.layers, seed)
     for point in held_out_points(spec, seed)[:DEPTH_CHECK_POINTS]:
         yield measure_point(bench, "depth_check", point, 0)
-
-
-def free_bytes(device: str) -> int:
-    """Memory of the device that nobody uses, in bytes."""
-    if device == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info()[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def measure_point(bench: StepBench, use: str, point: Point, number: int) -> Row:
@@ -304,11 +299,13 @@ def _decode_points(spec: GridSpec) -> Iterator[Point]:
         longest = _longest(spec, seqs)
         for context in sorted({min(SHORT_CONTEXT, longest), min(MIDDLE_CONTEXT, longest), longest}):
             yield Point(tuple(_spread(context, seqs)))
+        if seqs >= 8:  # a batch that is padded: its matrix products are larger, its attention not
+            yield Point(tuple(_spread(min(MIDDLE_CONTEXT, longest), seqs - seqs // 3)))
 
 
 def _chunk_points(spec: GridSpec) -> Iterator[Point]:
     longest = min(spec.max_model_len, spec.slots - 2 * spec.grain)
-    for new in _doublings(8, min(spec.max_num_batched_tokens, longest)):
+    for new in _sizes(8, min(spec.max_num_batched_tokens, longest)):
         for prior in sorted({0, longest // 4, longest - new}):
             yield Point((), ((new, prior),))
         if new >= 16 and spec.max_num_seqs > 1:
@@ -316,7 +313,7 @@ def _chunk_points(spec: GridSpec) -> Iterator[Point]:
 
 
 def _mixed_points(spec: GridSpec) -> Iterator[Point]:
-    for seqs in _doublings(1, spec.max_num_seqs - 1, factor=4):
+    for seqs in _doublings(1, spec.max_num_seqs - 1):
         longest = _longest(spec, 2 * seqs)
         for new in _doublings(8, spec.max_num_batched_tokens - seqs, factor=4):
             for context in sorted({min(SHORT_CONTEXT, longest), longest}):
@@ -332,6 +329,13 @@ def _longest(spec: GridSpec, seqs: int) -> int:
 def _spread(mean: int, seqs: int) -> Iterable[int]:
     """Contexts from half to one and a half times the mean."""
     return (max(2, round(mean * (0.5 + (i + 0.5) / seqs))) for i in range(seqs))
+
+
+def _sizes(first: int, last: int) -> list[int]:
+    """Powers of two times `first` and the middles between them, up to `last`."""
+    sizes = _doublings(first, last)
+    middles = [(low + high) // 2 for low, high in pairwise(sizes)]
+    return sorted({*sizes, *middles})
 
 
 def _doublings(first: int, last: int, factor: int = 2) -> list[int]:

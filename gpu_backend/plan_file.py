@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from gpu_backend.device import DeviceSpec, MeasuringClock
 from gpu_backend.executor import ModelShape, StepTiming
+from gpu_backend.executor.build import DEVICES
 from gpu_backend.server_spec import ServerSpec
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
@@ -111,14 +112,16 @@ class PlanFile(NamedTuple):
     ) -> Iterator[dict[str, Any]]:
         """Run the steps `repeats` times; a row per repeat and step, with its counts and times.
 
-        `settings` are further fields of `DeviceSpec`.
+        `settings` are further fields of `DeviceSpec`. Every row names the plan by its digest.
         """
+        settings.setdefault("dtype", DEVICES[device][0])
         where = DeviceSpec(device, self.layers, self.measured_layers, **settings)
+        plan = self.as_dict()["sha256"]
         for repeat in range(repeats):
             timings, counts, _ = self.run_once(where)
             for step, (timing, count) in enumerate(zip(timings, counts, strict=True)):
                 times = {name: getattr(timing, name) for name in ("wall_s", "device_s", "host_s")}
-                yield {"repeat": repeat, "step": step, **count._asdict(), **times}
+                yield {"plan": plan, "repeat": repeat, "step": step, **count._asdict(), **times}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with its digest."""

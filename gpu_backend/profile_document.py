@@ -45,7 +45,7 @@ def profile_document(
         "seed": seed,
         "constants": {
             "tokens": [list(row) for row in constants.tokens],
-            "row_s": constants.row_s,
+            "rows": [list(row) for row in constants.rows],
             "layouts": {name: row._asdict() for name, row in constants.layouts.items()},
         },
         "errors": {

@@ -7,9 +7,10 @@ from gpu_backend.grid import device_name
 from gpu_backend.scenario_device import Runnable, grid_of, runnable_variants
 from kvsim.catalog.explain import Fact
 from kvsim.core.contiguous import ContiguousAllocator
+from kvsim.core.orca_scheduler import OrcaScheduler
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
-from kvsim.core.scheduler_base import QueueScheduler
+from kvsim.core.vllm_scheduler import VllmScheduler
 from kvsim.scenario.build import Server
 from kvsim.scenario.settings import Scenario
 
@@ -26,7 +27,7 @@ class DeviceClocks:
         """The clock over this server's memory."""
         allocator, scheduler = server.allocator, server.scheduler
         assert isinstance(allocator, PagedAllocator | ContiguousAllocator)
-        assert isinstance(scheduler, QueueScheduler)
+        assert isinstance(scheduler, VllmScheduler | OrcaScheduler)
         runnable = next(one for one in self._runnables if one.settings == settings)
         clock = runnable.device.clock(allocator, scheduler, runnable.shape)
         return DeviceClock(clock, runnable, self._name)

@@ -34,15 +34,20 @@ class Point(NamedTuple):
         """Tokens computed."""
         return len(self.decodes) + sum(new for new, _ in self.chunks)
 
+    @property
+    def rows(self) -> int:
+        """Sequences that sample a token: all, since every chunk ends its prompt."""
+        return len(self.decodes) + len(self.chunks)
+
     def slots(self, block_size: int) -> int:
         """Slots that the batch holds in blocks of this size."""
         contexts = [*self.decodes, *(new + prior for new, prior in self.chunks)]
         return sum(-(-context // block_size) * block_size for context in contexts)
 
 
-COMPANY_CONTEXTS = (64, 96)
+COMPANY_CONTEXTS = (256,) * 8
 """Of the decodes between which chunks are run, in tokens."""
-COMPANY_STEPS = 2
+WARM_UP = 3
 
 
 class StepBench:
@@ -59,6 +64,7 @@ class StepBench:
         layers: int,
         slots: int,
         max_num_seqs: int,
+        max_num_batched_tokens: int,
         max_model_len: int,
         device: str = "cpu",
         num_threads: int | None = None,
@@ -70,6 +76,7 @@ class StepBench:
         self.layout = layout
         self.layers = layers
         self.max_num_seqs, self.max_model_len = max_num_seqs, max_model_len
+        self.max_num_batched_tokens = max_num_batched_tokens
         company = (min(context, max_model_len) for context in COMPANY_CONTEXTS[:max_num_seqs])
         self._company = Point(tuple(company))
         beside = self._company.slots(layout.block_size or 1)
@@ -99,20 +106,30 @@ class StepBench:
     def measure(self, point: Point, repeats: int) -> list[StepTiming]:
         """Times of `repeats` runs of one batch, each in the company that it has in a server.
 
-        Decodes follow steps of the same sequences; a chunk comes once, among decodes, and finds
-        neither its buffers nor its caches warm. Raises ValueError for a batch that does not fit.
+        Decodes follow steps of the same sequences: the first `WARM_UP` are not measured. A chunk
+        comes once, among decodes, and finds neither its buffers nor its caches warm. Raises
+        ValueError for a batch that does not fit.
         """
-        timings = []
-        beside = self._company if point.chunks else Point()
-        with self._placed(point) as plan, self._placed(beside) as company:
-            for run in range(1 + repeats):
-                if point.chunks:
-                    for _ in range(COMPANY_STEPS):
-                        self.executor.step_seconds(company)
-                self.executor.step_seconds(plan)
-                if run:
-                    timings.append(self.executor.timings[-1])
         self.executor.forget_timings()
+        with self._placed(point) as plan:
+            if point.chunks:
+                timings = self._among_decodes(plan, repeats)
+            else:
+                for _ in range(WARM_UP + repeats):
+                    self.executor.step_seconds(plan)
+                timings = self.executor.timings[WARM_UP:]
+        self.executor.forget_timings()
+        return timings
+
+    def _among_decodes(self, plan: StepPlan, repeats: int) -> list[StepTiming]:
+        timings = []
+        with self._placed(self._company) as company:
+            for run in range(1 + repeats):
+                for _ in range(WARM_UP):
+                    self.executor.step_seconds(company)
+                self.executor.step_seconds(plan)
+                if run:  # the first may be the first of its shape in this process
+                    timings.append(self.executor.timings[-1])
         return timings
 
     @contextmanager
@@ -122,10 +139,11 @@ class StepBench:
         plan = StepPlan(self._step, members)
         try:
             for context in point.decodes:
-                self._admit(members, context, context - 1, State.DECODING)
+                self._admit(members, context, context - 1)
             for new, prior in point.chunks:
-                plan.prefills.append(self._admit(members, new + prior, prior, State.PREFILLING))
+                plan.prefills.append(self._admit(members, new + prior, prior))
                 plan.chunks.append(Chunk(new, prior))
+            plan.joined.extend(plan.prefills)
             plan.num_decodes = len(point.decodes)
             plan.decode_context_tokens = sum(point.decodes)
             plan.prefill_tokens = sum(new for new, _ in point.chunks)
@@ -137,12 +155,11 @@ class StepBench:
                 self.allocator.release(sequence)
                 del self._computed[order]
 
-    def _admit(
-        self, members: dict[int, Sequence], context: int, computed: int, state: State
-    ) -> Sequence:
+    def _admit(self, members: dict[int, Sequence], context: int, computed: int) -> Sequence:
+        """A sequence that samples a token after this step."""
         order = next(self._orders)
         sequence = Sequence(Request(f"s{order}", 0, context, 1), context)
-        sequence.order, sequence.computed, sequence.state = order, computed, state
+        sequence.order, sequence.computed, sequence.state = order, computed, State.DECODING
         fits = len(members) < self.max_num_seqs and context <= self.max_model_len
         if not (fits and self.allocator.admit(sequence, NO_HIT, context, 0, 0)):
             raise ValueError(

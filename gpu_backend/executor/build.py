@@ -56,7 +56,8 @@ def build_executor(
     dtype = _checked_dtype(device, dtype, num_threads, layout)
     rows, max_tokens = scheduler.max_num_seqs, scheduler.max_model_len
     addresses = addresses_in(allocator, rows=rows, max_tokens=max_tokens)
-    settings = Settings(shape, layers, rows, max_tokens, attention_only, seed, fill)
+    most = min(scheduler.max_num_batched_tokens, rows * max_tokens)
+    settings = Settings(shape, layers, rows, max_tokens, attention_only, seed, fill, most)
     runtime: Runtime
     if device == "cpu":
         runtime = _cpu_runtime(allocator, addresses, settings, num_threads)
@@ -121,7 +122,7 @@ def _checked_dtype(device: str, dtype: str | None, num_threads: int | None, layo
     return types[0] if dtype is None else dtype
 
 
-def _refuse(allocator: object, scheduler: Engine) -> None:
+def _refuse(allocator: object, scheduler: object) -> None:
     if not isinstance(allocator, PagedAllocator | ContiguousAllocator):
         raise TypeError(
             f"the executor runs PagedAllocator and ContiguousAllocator, "

@@ -57,6 +57,7 @@ class CpuRuntime:
         warm_up(shape.heads, shape.kv_heads, shape.head_dim, num_threads=num_threads)
         nothing = np.zeros((1, shape.kv_heads, shape.head_dim), np.float32)
         self.memory.write(0, nothing, nothing, np.array([-1]))
+        self._touch_buffers(settings.step_tokens, settings.rows)
 
     def execute(self, copies: Seq[Copy], inputs: Inputs) -> None:
         """See `Runtime.execute`."""
@@ -94,6 +95,12 @@ class CpuRuntime:
             return out
 
         self._sampled = self.model.forward(inputs.tokens, inputs.positions, inputs.sampled, attend)
+
+    def _touch_buffers(self, tokens: int, rows: int) -> None:
+        """A step of so many tokens without attention."""
+        outputs, zeros = self._padded_outputs(tokens), np.zeros(tokens, np.int64)
+        with limited_blas(self._num_threads):
+            self.model.forward(zeros, zeros, np.arange(min(rows, tokens)), lambda *_: outputs[0])
 
     def _padded_outputs(self, tokens: int) -> NumpyArray:
         """Room [2, padded tokens, heads, head_dim] that stays; zero behind the tokens."""

@@ -17,6 +17,7 @@ class Engine(Protocol):
     """What is read of a scheduler."""
 
     max_num_seqs: int
+    max_num_batched_tokens: int
     max_model_len: int
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -36,6 +37,9 @@ class Settings(NamedTuple):
     seed: int = 0
     fill: float = float("nan")
     """What KV memory holds before anything is written to it."""
+    step_tokens: int = 1
+    """Most tokens of a step: a step of as many is run once at the start, outside any measurement,
+    so that no later one is the first to touch a buffer."""
 
 
 class Weights(NamedTuple):

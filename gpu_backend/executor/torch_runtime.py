@@ -138,6 +138,9 @@ def warm_up_inputs(
     for rows in sorted({min(count, settings.rows) for count in (1, 2, 16)}):
         found += [_dummy_inputs(rows, 1, max_context=context) for context in longest]
         found.append(_dummy_inputs(rows, min(2, slots), max_context=2))
+    if not launches.interpreted():
+        most = min(settings.step_tokens, settings.max_tokens, slots)
+        found.append(_dummy_inputs(1, most, max_context=most))
     return found
 
 

@@ -115,6 +115,8 @@ def _wrong(control: Control, validation: Validation, evidence: Evidence, found: 
     scale = changes.pop("scale", 1.0)
     free = {}
     for load in validation.loads(evidence.runnable, evidence.knee_rps):
+        if load.name not in evidence.pairs:
+            continue
         pairs = evidence.pairs[load.name]
         sides = [
             validation.simulate_side(

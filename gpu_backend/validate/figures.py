@@ -37,6 +37,8 @@ _MARKS = (
     ("prefill", VERMILLION, "diamond", "dash", 9, 0.9),
 )
 _SIDES = (("measured", BLUE, "solid"), ("simulated", VERMILLION, "dash"))
+SHARES = {"median": 50, "p90": 90}
+"""Percent of the steps that a bound speaks of."""
 _CDF_POINTS = 200
 
 
@@ -184,7 +186,8 @@ def _curves(points: Any, bounds: Mapping[str, Mapping[str, float]]) -> list[dict
                 "hovertemplate": hover,
             }
         )
-        if kind in bounds:
+        held = {share: at for share, at in SHARES.items() if share in bounds.get(kind, {})}
+        if held:
             ring = {"symbol": f"{symbol}-open", "size": 12, "line": {"width": 2.5}}
             traces.append(
                 {
@@ -192,8 +195,8 @@ def _curves(points: Any, bounds: Mapping[str, Mapping[str, float]]) -> list[dict
                     "type": "scatter",
                     "name": f"bounds, {KINDS[kind]}",
                     "mode": "markers",
-                    "x": rounded([100 * bounds[kind][share] for share in ("median", "p90")], 2),
-                    "y": [50, 90],
+                    "x": rounded([100 * bounds[kind][share] for share in held], 2),
+                    "y": list(held.values()),
                     "marker": {"color": color, **ring},
                     "hovertemplate": "%{y} % must be within %{x:.1f} %<extra></extra>",
                 }
@@ -205,7 +208,7 @@ def _error_end(points: Any, bounds: Mapping[str, Mapping[str, float]], noise: An
     """Right end of the errors' axis, as a fraction: the bounds are seen, far outliers are not."""
     sizes = np.abs(points[:, 1] / points[:, 0] - 1)
     usual = float(np.quantile(sizes, 0.95)) if sizes.size else 0.0
-    stated = max(float(one["p90"]) for one in bounds.values())
+    stated = max(float(bound) for one in bounds.values() for bound in one.values())
     return max(1.3 * usual, 1.1 * stated, 1.7 * float(noise["p90"]))
 
 

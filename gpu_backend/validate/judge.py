@@ -45,12 +45,14 @@ class Found(NamedTuple):
 
 def step_bounds(noise: Errors, bounds: BoundSettings) -> dict[str, dict[str, float]]:
     """Bounds in force by kind of step: those stated, or twice the noise where that is more."""
+    stated = {
+        "all": {"median": bounds.step_median, "p90": bounds.step_p90},
+        "prefill": {"median": bounds.prefill_median},
+    }
     return {
-        kind: {
-            "median": max(bounds.step_median, 2 * found["median"]),
-            "p90": max(bounds.step_p90, 2 * found["p90"]),
-        }
-        for kind, found in noise.items()
+        kind: {share: max(bound, 2 * noise[kind][share]) for share, bound in shares.items()}
+        for kind, shares in stated.items()
+        if kind in noise
     }
 
 
@@ -75,9 +77,13 @@ def judge(found: Mapping[str, Found], bounds: BoundSettings) -> list[Check]:
 
 def layout_ratios(found: Mapping[str, Found]) -> dict[str, Compared]:
     """Saturation rates of paged over contiguous variants, both sides. Names as `a / b`."""
-    rates = {name: one.free[CLOSED]["requests_per_s"] for name, one in found.items()}
-    paged = [name for name, one in found.items() if one.is_paged]
-    contiguous = [name for name, one in found.items() if not one.is_paged]
+    rates = {
+        name: one.free[CLOSED]["requests_per_s"]
+        for name, one in found.items()
+        if CLOSED in one.free
+    }
+    paged = [name for name in rates if found[name].is_paged]
+    contiguous = [name for name in rates if not found[name].is_paged]
     ratios = {}
     for upper, lower in product(paged, contiguous):
         if rates[lower].measured and rates[lower].simulated and rates[upper].measured:
@@ -92,9 +98,9 @@ def layout_ratios(found: Mapping[str, Found]) -> dict[str, Compared]:
 def _step_checks(variant: str, one: Found, bounds: BoundSettings) -> list[Check]:
     limits = step_bounds(one.noise, bounds)
     return [
-        _check(variant, f"step time ({kind}), {share}", found[share], limits[kind][share])
-        for kind, found in one.errors.items()
-        for share in ("median", "p90")
+        _check(variant, f"step time ({kind}), {share}", one.errors[kind][share], bound)
+        for kind, shares in limits.items()
+        for share, bound in shares.items()
     ]
 
 

@@ -35,6 +35,7 @@ class EventLog:
     def __init__(self, scheduler: LiveScheduler) -> None:
         self._scheduler = scheduler
         self.events: list[Request | int] = []
+        self._steps = 0
         self.refuse = scheduler.refuse
         self.unservable = scheduler.unservable
         self.abort = scheduler.abort
@@ -45,12 +46,13 @@ class EventLog:
         self.complete = scheduler.complete
 
     def add(self, request: Request) -> Running:
-        """Note the arrival."""
-        self.events.append(request)
+        """Note the arrival; as its time the steps so far, which no clock can change."""
+        self.events.append(request._replace(arrival_ns=self._steps))
         return self._scheduler.add(request)
 
     def schedule(self) -> StepPlan:
         """Note the step."""
+        self._steps += 1
         if self.events and isinstance(self.events[-1], int):
             self.events[-1] += 1
         else:
@@ -112,6 +114,7 @@ class Lockstep:
         self.predicted_s = np.array(predicted_s)
         self.measured_s = np.median(measured_s, axis=0)
         self.has_chunks = np.array([step.chunks > 0 for step in counts])
+        self.repeats = len(measured_s)
         self._repeats = measured_s
 
     def errors(self, predicted_s: NumpyArray | None = None) -> dict[str, dict[str, float]]:

@@ -219,12 +219,13 @@ def _check_row(check: Document) -> list[str]:
 def _step_errors(steps: Document) -> list[tuple[str, list[str]]]:
     rows = []
     for kind, found in steps["errors"].items():
-        bounds = steps["bounds"][kind]
+        bounds = steps["bounds"].get(kind, {})
         cells = [f"{found['steps']:,.0f}"]
         for share in ("median", "p90"):
-            cells.append(_percent(found[share]) + (" ✗" if found[share] > bounds[share] else ""))
+            is_past = found[share] > bounds.get(share, found[share])
+            cells.append(_percent(found[share]) + (" ✗" if is_past else ""))
         cells += [_signed(found["bias"]), *_spread(steps["noise"][kind])]
-        cells += [_percent(bounds[share]) for share in ("median", "p90")]
+        cells += [_percent(bounds[share]) if share in bounds else "" for share in ("median", "p90")]
         rows.append((KINDS.get(kind, kind), cells))
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from gpu_backend.validate.free import CLOSED, Load, Pair, compare, run_side
 from gpu_backend.validate.judge import Found, judge, layout_ratios, step_bounds
 from gpu_backend.validate.lockstep import Lockstep, Simulated, simulate
 from gpu_backend.validate.record import RunRecorder
+from gpu_backend.validate.replayed import LOCKSTEP_FILE, read_rows
 from gpu_backend.validate.speed import ProbedClock, Slowness, SpeedProbe
 from gpu_backend.validate.traffic import all_at_once, at_rate, first_requests
 from kvsim.core.request import Request
@@ -110,6 +112,28 @@ class Validation:
                 checked,
                 pairs[one.name],
             )
+
+    def read(self, folder: Path) -> None:
+        """Instead of `run`: the lockstep rows that a prepared run left in a folder.
+
+        There are no free runs then. Raises `InputError` for rows of another plan.
+        """
+        rows = read_rows(folder)
+        for one in self.runnables:
+            simulated = self._simulate_steps(one)
+            if simulated.plan_file.as_dict()["sha256"] != rows.plan:
+                continue
+            lockstep = Lockstep(
+                simulated.plan_file.steps, simulated.predicted_s, np.array(rows.seconds)
+            )
+            equal = all(counts == simulated.plan_file.steps for counts in rows.counts)
+            self.evidence[one.name] = Evidence(one, 0.0, simulated, lockstep, equal, 0, {})
+            return
+        raise InputError(
+            "holds rows of another plan than any variant of this scenario",
+            where=str(folder / LOCKSTEP_FILE),
+            fix="Name the scenario and the settings that --export-plan was given",
+        )
 
     def clock(self, runnable: Runnable, **changes: Any) -> ProfileClock:
         """The profile's clock of one variant."""
@@ -253,14 +277,21 @@ def found_of(evidence: Evidence) -> Found:
     )
 
 
-def validate(validation: Validation) -> dict[str, Any]:
-    """Run it and judge it: the document that the report shows."""
-    validation.run()
+def validate(validation: Validation, folder: Path | None = None) -> dict[str, Any]:
+    """Run it, or read what ran elsewhere, and judge it: the document that the report shows."""
+    if folder is None:
+        validation.run()
+    else:
+        validation.read(folder)
     bounds = validation.scenario.validation.bounds
     found = {name: found_of(evidence) for name, evidence in validation.evidence.items()}
     checks = judge(found, bounds)
     failed = {(check.variant, check.name) for check in checks if not check.ok}
-    controls = [_control(control, validation, found, failed) for control in CONTROLS]
+    controls = [
+        _control(control, validation, found, failed)
+        for control in CONTROLS
+        if any(control.applies(one.runnable) for one in validation.evidence.values())
+    ]
     return {
         "format": FORMAT,
         "kvsim_version": kvsim.__version__,
@@ -319,7 +350,7 @@ def _variant(evidence: Evidence, found: Found, validation: Validation) -> dict[s
         "knee_rps": evidence.knee_rps,
         "lockstep": {
             "steps": len(lockstep.counts),
-            "repeats": validation.scenario.validation.step_repeats,
+            "repeats": lockstep.repeats,
             "counts_equal": found.counts_equal,
             "checked_rows": evidence.checked_rows,
             "errors": found.errors,

@@ -11,14 +11,14 @@ import statistics
 from typing import Any, NamedTuple
 
 from gpu_backend.device import MeasuringClock
-from gpu_backend.grid import GridSpec
+from gpu_backend.grid import GridSpec, measure_point
 from gpu_backend.layouts import CacheLayout
 from gpu_backend.steps import Point
 from kvsim.core.plan import StepPlan
 from kvsim.cost.profile import Profile
 from kvsim.errors import InputError
 
-EVERY_S = 0.25
+EVERY_S = 0.75
 """Seconds of measured steps between two probes of a run."""
 
 
@@ -57,9 +57,10 @@ class SpeedProbe:
         self.sample()
 
     def sample(self) -> None:
-        """Run every batch once."""
+        """Run every batch, in the way in which its time in the profile was measured."""
         for point, seconds in self._seconds.items():
-            self._samples.append((self._bench.measure(point, 1)[0].wall_s, seconds))
+            row = measure_point(self._bench, "probe", point, 0)
+            self._samples.append((row.wall_s, seconds))
 
     def result(self) -> Slowness:
         """Of the samples since `start`, after a last one."""

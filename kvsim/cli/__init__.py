@@ -12,6 +12,7 @@ from kvsim.cli.catalogue import gpus_command, models_command
 from kvsim.cli.compare import compare_command
 from kvsim.cli.console import LostOutputError, command_streams, complain
 from kvsim.cli.export import export_command
+from kvsim.cli.plan import plan_command
 from kvsim.cli.prefix import prefix_command
 from kvsim.cli.report import report_command
 from kvsim.cli.reproduce import reproduce_command
@@ -56,6 +57,7 @@ def build_app() -> typer.Typer:
     app.command("gpus")(gpus_command)
     app.command("scenarios")(scenarios_command)
     app.command("traces")(traces_command)
+    app.command("plan")(plan_command)
     app.command("prefix")(prefix_command)
     app.command("schema")(schema_command)
     app.command("validate")(validate_command)

@@ -17,6 +17,15 @@ def validate_command(
     ],
     profile: Annotated[Path, typer.Option(help="What `kvsim calibrate` wrote.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Judge the lockstep steps that `python -m gpu_backend.bench --plan` ran; runs"
+            " nothing.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting. Repeatable."),
@@ -47,7 +56,8 @@ def validate_command(
     """
     from kvsim.results.files import write_whole
 
-    document = _run(scenario, overrides or [], profile, device, strict_traces, fixed_speed)
+    speed = {"strict_traces": strict_traces, "follow_speed": not (fixed_speed or folder)}
+    document = _run(scenario, overrides or [], profile, folder, {"device": device, **speed})
     if json_out is not None:
         write_whole(json_out, (json.dumps(document, indent=1) + "\n").encode(), "JSON")
     if out is not None:
@@ -70,9 +80,8 @@ def _run(
     scenario: str,
     overrides: list[str],
     profile: Path,
-    device: str,
-    strict_traces: bool,
-    fixed_speed: bool,
+    folder: Path | None,
+    settings: dict[str, Any],
 ) -> dict[str, Any]:
     from kvsim.cli.device import backend, share_bar
     from kvsim.cost import read_profile
@@ -84,16 +93,7 @@ def _run(
         from gpu_backend.validate.run import Validation, validate
 
         with share_bar("running") as progress:
-            return validate(
-                Validation(
-                    loaded,
-                    measured,
-                    device=device,
-                    strict_traces=strict_traces,
-                    follow_speed=not fixed_speed,
-                    progress=progress,
-                )
-            )
+            return validate(Validation(loaded, measured, progress=progress, **settings), folder)
 
 
 def _show(document: dict[str, Any]) -> None:

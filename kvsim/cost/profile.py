@@ -51,8 +51,8 @@ class Constants(NamedTuple):
     """(tokens computed in a step, seconds): matrix products, elementwise work and the host. A table
     and no formula, since such times have steps: batches are padded, tiles are quantised. Linear
     between the sizes, and past the last one as between the last two."""
-    row_s: float
-    """Per sequence that samples a token."""
+    rows: tuple[tuple[int, float], ...]
+    """(sequences that sample a token, seconds): the head and the sampler, likewise."""
     layouts: dict[str, LayoutConstants]
     """By `paged-16`, `contiguous` and the like."""
 
@@ -153,8 +153,8 @@ def _constants(constants: Mapping[str, Any], reader: _Reader) -> Constants:
     if not 1 <= len(layouts) <= MAX_SIZES:
         raise reader.wrong("constants.layouts", f"must have 1 to {MAX_SIZES}, got {len(layouts)}")
     return Constants(
-        _table(constants.get("tokens"), reader),
-        reader.number(constants, "row_s", "constants."),
+        _table(constants, "tokens", reader),
+        _table(constants, "rows", reader),
         {name: _layout(layouts, name, reader) for name in layouts},
     )
 
@@ -167,15 +167,17 @@ def _layout(layouts: Mapping[str, Any], name: str, reader: _Reader) -> LayoutCon
     )
 
 
-def _table(table: Any, reader: _Reader) -> tuple[tuple[int, float], ...]:
-    where = "constants.tokens"
-    if not isinstance(table, list) or not 2 <= len(table) <= MAX_SIZES:
-        raise reader.wrong(where, f"must be a list of 2 to {MAX_SIZES} [tokens, seconds]")
+def _table(
+    constants: Mapping[str, Any], name: str, reader: _Reader
+) -> tuple[tuple[int, float], ...]:
+    where, table = f"constants.{name}", constants.get(name)
+    if not isinstance(table, list) or not 1 <= len(table) <= MAX_SIZES:
+        raise reader.wrong(where, f"must be a list of 1 to {MAX_SIZES} [{name}, seconds]")
     rows: list[tuple[int, float]] = []
     for row in table:
         if not isinstance(row, list) or len(row) != 2:
-            raise reader.wrong(where, f"must hold [tokens, seconds], got {str(row)[:80]}")
-        size = reader.count({"tokens": row[0]}, "tokens", f"{where}: ")
+            raise reader.wrong(where, f"must hold [{name}, seconds], got {str(row)[:80]}")
+        size = reader.count({name: row[0]}, name, f"{where}: ")
         if rows and size <= rows[-1][0]:
             raise reader.wrong(where, f"must have ascending sizes, got {size} after {rows[-1][0]}")
         rows.append((size, reader.number({"seconds": row[1]}, "seconds", f"{where}: ")))

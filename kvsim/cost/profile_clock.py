@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from kvsim.catalog.explain import Fact
 from kvsim.core.plan import StepPlan
@@ -15,11 +16,11 @@ _PER_TOKEN = "s/token"
 class ProfileClock:
     """Step time of the model that a profile was measured with, in one of its KV layouts.
 
-    `tokens(M) + row_s * rows + copy_s * copied tokens` plus attention: without chunks `decode_s +
+    `tokens(M) + rows(R) + copy_s * copied tokens` plus attention: without chunks `decode_s +
     decode_row_s * n + decode_context_s * S`, with chunks (c_i new, p_i prior tokens) `prefill_s +
     chunk_s * chunks + pair_s * sum c_i * (p_i + c_i / 2) + prior_s * sum p_i + mixed_row_s * n +
-    mixed_context_s * S`. M tokens and `rows` sampling sequences in the step, n decodes with S
-    tokens of context. The terms of the calibrated clock, with a table for the matrix products.
+    mixed_context_s * S`. M tokens and R sampling sequences in the step, n decodes with S tokens of
+    context. The terms of the calibrated clock, with tables for the matrix products.
     """
 
     def __init__(
@@ -45,9 +46,8 @@ class ProfileClock:
             f"error is {profile.error_median:.1%} (median), {profile.error_p90:.1%} "
             f"(90th percentile)"
         )
-        self._sizes = [size for size, _ in profile.constants.tokens]
-        self._seconds = [seconds * scale for _, seconds in profile.constants.tokens]
-        self._row_s = profile.constants.row_s * scale
+        self._tokens = _Table(profile.constants.tokens, scale)
+        self._rows = _Table(profile.constants.rows, scale)
         self._layout = type(constants)(*(value * scale for value in constants))
         self._prefill = prefill
         self._facts = _facts(profile, layout, scale)
@@ -57,7 +57,7 @@ class ProfileClock:
         layout, chunks = self._layout, plan.chunks
         decodes = plan.num_decodes + plan.padded_decodes
         tokens = decodes + plan.draft_tokens
-        seconds = self._row_s * (decodes + plan.draft_tokens + len(plan.joined))
+        seconds = self._rows.seconds(decodes + plan.draft_tokens + len(plan.joined))
         if chunks and self._prefill:
             seconds += layout.prefill_s + layout.chunk_s * len(chunks)
             for new, prior in chunks:
@@ -70,17 +70,30 @@ class ProfileClock:
             seconds += layout.decode_context_s * plan.decode_context_tokens
         if plan.copies:
             seconds += layout.copy_s * sum(copy.tokens for copy in plan.copies)
-        return seconds + self._tokens_s(max(tokens, 1))
+        return seconds + self._tokens.seconds(max(tokens, 1))
 
     def explain(self) -> list[Fact]:
         """The constants and where they come from."""
         return list(self._facts)
 
-    def _tokens_s(self, tokens: int) -> float:
+
+class _Table:
+    """Seconds by size: 0 for nothing, linear between the sizes and past the last."""
+
+    def __init__(self, rows: Sequence[tuple[int, float]], scale: float) -> None:
+        self._sizes = [size for size, _ in rows]
+        self._seconds = [seconds * scale for _, seconds in rows]
+
+    def seconds(self, size: int) -> float:
+        """The time of a size; below the first size that of the first."""
         sizes, seconds = self._sizes, self._seconds
-        after = min(max(bisect_right(sizes, tokens), 1), len(sizes) - 1)
+        if size == 0:
+            return 0.0
+        if size <= sizes[0] or len(sizes) == 1:
+            return seconds[0]
+        after = min(bisect_right(sizes, size), len(sizes) - 1)
         low, high = sizes[after - 1], sizes[after]
-        share = (tokens - low) / (high - low)
+        share = (size - low) / (high - low)
         return max(seconds[after - 1] + share * (seconds[after] - seconds[after - 1]), 0.0)
 
 
@@ -98,13 +111,11 @@ def _facts(profile: Profile, layout: str, scale: float) -> list[Fact]:
         "mixed_context_s": _PER_TOKEN,
         "copy_s": _PER_TOKEN,
     }
-    first, last = profile.constants.tokens[0], profile.constants.tokens[-1]
-    facts = [
-        Fact("scale", scale, "", "speed of the device against that at its calibration"),
-        Fact(f"tokens({first[0]})", first[1], "s", source),
-        Fact(f"tokens({last[0]})", last[1], "s", source),
-        Fact("row_s", profile.constants.row_s, "s/sequence", source),
-    ]
+    facts = [Fact("scale", scale, "", "speed of the device against that at its calibration")]
+    for name in ("tokens", "rows"):
+        table = getattr(profile.constants, name)
+        facts += [Fact(f"{name}({size})", seconds, "s", source) for size, seconds in table[:1]]
+        facts += [Fact(f"{name}({size})", seconds, "s", source) for size, seconds in table[-1:]]
     constants = profile.constants.layouts[layout]._asdict()
     return facts + [
         Fact(f"{layout} {name}", constants[name], unit, source) for name, unit in units.items()

@@ -50,6 +50,11 @@ class BoundSettings(Section):
         description="90th percentile of the error of a step's time; twice the noise of the"
         " measurement if that is more",
     )
+    prefill_median: RelativeError = Field(
+        default=0.10,
+        description="median error of the time of steps with prefill chunks, likewise: they are few,"
+        " and caches are as cold as the steps before left them",
+    )
     saturation: RelativeError = Field(
         default=0.08, description="error of the saturation rate (closed loop)"
     )

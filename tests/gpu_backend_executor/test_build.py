@@ -31,6 +31,7 @@ class ByHand:
     """All that an executor knows of an engine."""
 
     max_num_seqs = 3
+    max_num_batched_tokens = 16
     max_model_len = 64
 
     def computed_tokens(self, sequence: Sequence) -> int:

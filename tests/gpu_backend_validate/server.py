@@ -82,7 +82,7 @@ def profile(**changes: Any) -> Profile:
         "errors": {"held_out": {"median": 0.02, "p90": 0.07}},
         "constants": {
             "tokens": [[1, 1e-3], [8, 1.4e-3], [64, 6e-3]],
-            "row_s": 2e-5,
+            "rows": [[1, 2e-5], [64, 1.28e-3]],
             "layouts": {"paged-4": LAYOUT, "contiguous": LAYOUT},
         },
         **changes,

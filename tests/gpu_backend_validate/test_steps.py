@@ -15,7 +15,7 @@ from gpu_backend.executor import ModelShape, StepTiming
 from gpu_backend.layouts import CacheLayout
 from gpu_backend.plan_file import plan_file_from, read_plan_file
 from gpu_backend.scenario_device import grid_of, runnable_variants
-from gpu_backend.steps import COMPANY_STEPS, Point, StepBench
+from gpu_backend.steps import WARM_UP, Point, StepBench
 from gpu_backend.validate.lockstep import Lockstep, simulate
 from gpu_backend.validate.record import RunRecorder
 from gpu_backend.validate.traffic import all_at_once, at_rate, first_requests
@@ -34,7 +34,14 @@ class Fixed:
 
 def bench(layout: CacheLayout) -> StepBench:
     return StepBench(
-        SHAPE, layout, layers=1, slots=640, max_num_seqs=6, max_model_len=200, num_threads=1
+        SHAPE,
+        layout,
+        layers=1,
+        slots=640,
+        max_num_seqs=6,
+        max_num_batched_tokens=64,
+        max_model_len=600,
+        num_threads=1,
     )
 
 
@@ -57,7 +64,7 @@ def test_a_batch_made_by_hand_is_run_with_its_contexts(
     assert all(timing.wall_s > 0 for timing in timings)
     mixed = (2, 10, ((7, 40), (3, 0)), [(9, 1), (30, 1), (47, 7), (3, 3)])
     assert seen.count(mixed) == 3
-    assert len(seen) == 3 * (1 + COMPANY_STEPS)
+    assert len(seen) == 3 * (1 + WARM_UP)
     made.allocator.check_integrity([])
     assert made.allocator.usage.allocated == 0
 
@@ -68,7 +75,7 @@ def test_decodes_alone_are_run_back_to_back() -> None:
     run = made.executor.step_seconds
     made.executor.step_seconds = lambda plan: (steps.append(plan.step), run(plan))[1]  # type: ignore[method-assign]
     made.measure(Point((64, 64)), 4)
-    assert len(steps) == 5
+    assert len(steps) == WARM_UP + 4
 
 
 def test_blocks_are_scattered_and_copies_run() -> None:
@@ -81,7 +88,7 @@ def test_blocks_are_scattered_and_copies_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "point", [Point((300,)), Point((9,) * 7), Point((200, 200, 200, 200)), Point((9,), (), 500)]
+    "point", [Point((601,)), Point((9,) * 7), Point((600,) * 4), Point((9,), (), 1200)]
 )
 def test_a_batch_that_does_not_fit_is_refused_and_leaves_nothing_behind(point: Point) -> None:
     made = bench(CacheLayout(16))
