@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from gpu_backend.validate.figures import KINDS, free_figure, lockstep_figure, saturation_figure
+from gpu_backend.validate.framework import framework_rows
 from gpu_backend.validate.free import CLOSED
 from kvsim.report.html_embed import content_security_policy, embed_json, plotly_js
 from kvsim.report.text import plain
@@ -74,6 +75,7 @@ def validation_page(document: Document) -> str:
         free=[(name, _free_groups(one["free"])) for name, one in variants.items()],
         rates=[(name, _row(row)) for name, row in _closed_rates(variants).items()],
         ratios=[(name, _row(row)) for name, row in document["ratios"].items()],
+        framework=framework_rows(document.get("framework", {})),
         controls=[_control(control, document["checks"]) for control in document["controls"]],
         policy=content_security_policy(plotly, script),
         css=_report_file("report.css"),

@@ -14,6 +14,7 @@ from gpu_backend.executor import StepTiming
 from gpu_backend.plan_file import PlanFile, StepCounts
 from gpu_backend.scenario_device import Runnable, grid_of, runnable_variants
 from gpu_backend.validate.controls import CONTROLS, Control, judge_control
+from gpu_backend.validate.framework import framework_fragmentation
 from gpu_backend.validate.free import CLOSED, Load, Pair, compare, run_side
 from gpu_backend.validate.judge import Found, judge, layout_ratios, step_bounds
 from gpu_backend.validate.lockstep import Lockstep, Simulated, simulate
@@ -154,6 +155,14 @@ class Validation:
         if load.rate_rps is None:
             return all_at_once(requests)
         return at_rate(requests, load.rate_rps)
+
+    def fragmentation(self) -> dict[str, Any]:
+        """What the first variant's traffic does to a framework's allocator, at the last load."""
+        evidence = next(iter(self.evidence.values()))
+        *_, load = self.loads(evidence.runnable, evidence.knee_rps)
+        step_s = float(np.mean(evidence.simulated.predicted_s))
+        requests = self.traffic(load, self.scenario.seeds[0])
+        return framework_fragmentation(evidence.runnable, requests, step_s)
 
     def simulate_side(
         self, runnable: Runnable, load: Load, requests: list[Request], **changes: Any
@@ -312,6 +321,7 @@ def validate(validation: Validation, folder: Path | None = None) -> dict[str, An
             name: _variant(evidence, found[name], validation)
             for name, evidence in validation.evidence.items()
         },
+        "framework": {} if folder else validation.fragmentation(),
         "ratios": {name: ratio._asdict() for name, ratio in layout_ratios(found).items()},
         "checks": [check._asdict() for check in checks],
         "controls": controls,
