@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("numba")
 
 from gpu_backend.validate.run import Validation, validate
+from gpu_backend.validate.speed import Slowness
 from kvsim.errors import InputError
 from tests.gpu_backend_validate.server import SCENARIO, pretend, profile, scenario
 
@@ -70,6 +71,47 @@ def test_a_device_that_is_a_tenth_slower_fails_steps_saturation_and_tpot(
     }
     # Both sides slow down: ratios of layouts do not notice.
     assert not any(" / " in variant for variant, _ in failed(document))
+
+
+class PretendedProbe:
+    """Finds steps 1.3 times as slow as at the calibration, and runs 1.25 times."""
+
+    def __init__(self, *_: object) -> None:
+        self.history: list[Slowness] = []
+
+    def start(self) -> None:
+        pass
+
+    def sample(self) -> None:
+        pass
+
+    def result(self) -> Slowness:
+        self.history.append(Slowness(1.3, 1.25))
+        return self.history[-1]
+
+
+def test_the_clock_follows_the_speed_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, lambda step: 1.3)
+    monkeypatch.setattr("gpu_backend.validate.run.SpeedProbe", PretendedProbe)
+    document = run(tmp_path, follow_speed=True)
+    values = {check["name"]: check["value"] for check in document["checks"]}
+    assert values["step time (all), median"] < 1e-9
+    assert values["saturation rate"] == pytest.approx(1.3 / 1.25 - 1, abs=1e-6)
+    assert len(document["slowness"]) == 2 * (2 + 4 * 5)
+
+
+def test_bounds_that_fail_anyway_notice_no_control(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, lambda step: 3.0)
+    document = run(tmp_path)
+    slow = document["controls"][0]
+    assert slow["name"] == "slow clock"
+    assert slow["broken"]
+    assert not slow["noticed"]
+    assert "negative control: slow clock was not noticed" in document["failures"]
 
 
 def test_noise_widens_the_bounds_of_steps_to_twice_itself_and_no_others(
