@@ -7,6 +7,15 @@ from typing import NamedTuple
 from kvsim.catalog.budget import Budget
 from kvsim.catalog.gpu import GIB, Gpu
 from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.kv_layers import (
+    LayerKv,
+    group_layers,
+    hybrid_bytes,
+    layer_kvs,
+    padding_layers,
+    unified_bytes,
+    unified_waste,
+)
 from kvsim.catalog.model import Attention, GqaAttention, Model, Moe
 from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
 
@@ -67,7 +76,47 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
             "2 * layers * heads * head_dim * bytes: charges every query head; often quoted, wrong",
         ),
     ]
-    return facts
+    layers = layer_kvs(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+    return facts + (_layer_facts(model, layers) if len(layers) > 1 else [])
+
+
+def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
+    """What a request of full length takes where layers keep different tokens."""
+    tokens = model.max_position
+    names = [f"{layer.kind} {layer.limit_tokens or ''}".strip() for layer in layers]
+    counts: dict[str, int] = {}
+    for name, layer in zip(names, layers, strict=True):
+        counts[name] = counts.get(name, 0) + layer.layers
+    size = group_layers(counts, "max_if_close")
+    hybrid, unified = hybrid_bytes(layers, tokens), unified_bytes(layers, tokens)
+    waste = f"{100 * unified_waste(layers, tokens):.2f} % of it is never read"
+    at = f"one request of {tokens:,} tokens"
+    facts = [
+        Fact(
+            f"kv_request.{name}",
+            layer.request_bytes(tokens),
+            "bytes/request/GPU",
+            f"{at}: {layer.layers} layers * {layer.bytes_per_token} bytes * "
+            f"{layer.tokens_kept(tokens):,} tokens kept",
+        )
+        for name, layer in zip(names, layers, strict=True)
+    ]
+    return [
+        *facts,
+        Fact("kv_request.hybrid", hybrid, "bytes/request/GPU", f"{at}: sum of the above"),
+        Fact(
+            "kv_request.unified",
+            unified,
+            "bytes/request/GPU",
+            f"{at}, every layer with every token (vLLM before 0.10): {waste}",
+        ),
+        Fact(
+            "kv_padding_layers",
+            sum(padding_layers(counts, size).values()),
+            "layers",
+            f"groups of {size} layers each; empty layers take as much of the pool as others",
+        ),
+    ]
 
 
 def _attention_facts(attention: Attention, config: str) -> list[Fact]:
