@@ -44,8 +44,8 @@ def calibrate_from(folder: Path) -> dict[str, Any]:
             where=str(path),
             fix="Name the folder that `python -m gpu_backend.bench --out` wrote",
         ) from None
-    except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", where=str(path)) from None
+    except ValueError:  # a NUL in the name, or bytes that are no text
+        raise InputError("is not a file of UTF-8 text", where=str(path)) from None
     if size > MAX_BYTES:
         raise InputError(f"is larger than {MAX_BYTES} bytes", where=str(path))
     lines = text.split("\n")[:-1]
@@ -63,7 +63,14 @@ def _head(data: dict[str, Any]) -> tuple[GridSpec, str, int]:
 def _parsed(line: str, path: Path, number: int, build: Callable[[dict[str, Any]], Any]) -> Any:
     try:
         return build(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         what = type(error).__name__
         raise InputError(
             f"is no row of a calibration ({what}: {str(error)[:100]})", where=f"{path}:{number}"

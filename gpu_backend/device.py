@@ -11,6 +11,9 @@ from kvsim.core.contiguous import ContiguousAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
 
+SHORTEST_S = 1e-9
+"""Noise may extrapolate below 0; no step takes less than the resolution of a simulation."""
+
 
 class MeasuringClock(Protocol):
     """A clock that runs the steps (`kvsim.core.protocols.Clock`)."""
@@ -22,6 +25,10 @@ class MeasuringClock(Protocol):
     @property
     def checked_rows(self) -> int:
         """Query rows compared with the reference so far."""
+
+    @property
+    def device_name(self) -> str:
+        """Of the processor or GPU."""
 
     def step_seconds(self, plan: StepPlan) -> float:
         """Run the step; its wall time in seconds."""
@@ -103,8 +110,13 @@ class TwoDepths:
 
     @property
     def timings(self) -> list[StepTiming]:
-        """Extrapolated; none is below 0 s."""
+        """Extrapolated; none is below `SHORTEST_S`."""
         return self._timings
+
+    @property
+    def device_name(self) -> str:
+        """Of the processor or GPU."""
+        return self._executors[0].device_name
 
     @property
     def checked_rows(self) -> int:
@@ -117,6 +129,6 @@ class TwoDepths:
             executor.step_seconds(plan)
         low, high = (executor.timings.pop() for executor in self._executors)
         times = (a + (b - a) * self._reach for a, b in zip(low[1:], high[1:], strict=True))
-        timing = StepTiming(plan.step, *(max(seconds, 0.0) for seconds in times))
+        timing = StepTiming(plan.step, *(max(seconds, SHORTEST_S) for seconds in times))
         self._timings.append(timing)
         return timing.wall_s

@@ -6,6 +6,7 @@ fitted elsewhere, by `gpu_backend.fit`.
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from gpu_backend.executor import ModelShape
 from gpu_backend.executor.build import DEVICES
 from gpu_backend.executor.padding import padded_rows
 from gpu_backend.layouts import CacheLayout
-from gpu_backend.room import SHARE, executor_bytes, free_bytes, require_room
+from gpu_backend.room import SHARE, executor_bytes, free_bytes, require_cuda, require_room
 from gpu_backend.steps import Point, StepBench
 from kvsim.catalog.registry import get_model
 
@@ -26,6 +27,9 @@ MIN_ROUNDS = 3
 HELD_OUT_POINTS = 24
 """Random batches per layout that are measured and never fitted."""
 DEPTH_CHECK_POINTS = 9
+MAX_NUMBER = 10_000_000
+MAX_SECONDS = 1e6
+USES = ("fit", "held_out", "depth_check")
 SHORT_CONTEXT, MIDDLE_CONTEXT = 32, 256
 
 
@@ -51,7 +55,11 @@ class GridSpec(NamedTuple):
     attention_only: bool = False
 
     def bench(self, layout: CacheLayout, layers: int, seed: int) -> StepBench:
-        """The executor for one layout and depth. Allocates its memory and weights."""
+        """The executor for one layout and depth. Allocates its memory and weights.
+
+        Raises `InputError` where they do not fit.
+        """
+        require_room(self.bytes_at(layers), self.device)
         return StepBench(
             self.shape,
             layout,
@@ -79,7 +87,7 @@ class GridSpec(NamedTuple):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GridSpec:
         """The grid of `as_dict`, from JSON. Raises KeyError, TypeError or ValueError."""
-        return cls(
+        spec = cls(
             **{
                 **data,
                 "shape": ModelShape(**data["shape"]),
@@ -87,6 +95,15 @@ class GridSpec(NamedTuple):
                 "measured_layers": tuple(data["measured_layers"]),
             }
         )
+        limits = (spec.slots, spec.max_num_seqs, spec.max_num_batched_tokens, spec.max_model_len)
+        numbers = (*spec.shape, spec.layers, *spec.measured_layers, *limits)
+        if any(type(number) is not int or not 1 <= number <= MAX_NUMBER for number in numbers):
+            raise ValueError(f"sizes must be whole numbers in 1..{MAX_NUMBER}")
+        if len(spec.measured_layers) not in (1, 2) or not spec.layouts:
+            raise ValueError("a grid has one or two measured depths and at least one layout")
+        if spec.device not in DEVICES or spec.dtype not in DEVICES[spec.device]:
+            raise ValueError(f"no device {spec.device!r} with type {spec.dtype!r}")
+        return spec
 
     def bytes_at(self, layers: int) -> int:
         """Weights and KV of one executor, in bytes."""
@@ -123,9 +140,9 @@ class Row(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Row:
-        """The row of `as_dict`, from JSON. Raises KeyError, TypeError or ValueError."""
+        """The row of `as_dict`. Raises KeyError, OverflowError, TypeError or ValueError."""
         point = data["point"]
-        return cls(
+        row = cls(
             str(data["use"]),
             CacheLayout.named(data["layout"]).name,
             int(data["layers"]),
@@ -139,6 +156,11 @@ class Row(NamedTuple):
             float(data["device_s"]),
             float(data["host_s"]),
         )
+        if row.use not in USES or not 0 < row.wall_s < MAX_SECONDS:
+            raise ValueError(f"a row has a use of {', '.join(USES)} and a positive time")
+        if not 1 <= row.point.tokens <= MAX_NUMBER or row.point.rows > MAX_NUMBER:
+            raise ValueError("a batch computes at least one token")
+        return row
 
 
 def fit_points(spec: GridSpec) -> list[Point]:
@@ -195,10 +217,10 @@ def default_grid(
         ModelShape.of(found),
         layers or found.layers,
         (layers,) if layers else (2, 6),
-        (CacheLayout(16), CacheLayout(64), CacheLayout(None)),
+        (CacheLayout(16), CacheLayout(None)),
         slots=65_536,
-        max_num_seqs=128,
-        max_num_batched_tokens=4096,
+        max_num_seqs=64,
+        max_num_batched_tokens=2048,
         max_model_len=min(found.max_position, 16_384),
         device=device,
         dtype=DEVICES[device][0],
@@ -220,6 +242,7 @@ def device_name(spec: GridSpec) -> str:
     if spec.device == "cuda":
         import torch
 
+        require_cuda()
         return str(torch.cuda.get_device_name())
     from gpu_backend.executor.cpu import cpu_name
 
@@ -264,6 +287,7 @@ def measure_rows(
         number += 1
     if spec.measured_layers != (spec.layers,):
         benches.clear()
+        gc.collect()  # a bench and its executor know each other
         yield from _depth_check(spec, seed)
 
 
@@ -293,14 +317,20 @@ def measure_point(bench: StepBench, use: str, point: Point, number: int) -> Row:
 
 
 def _decode_points(spec: GridSpec) -> Iterator[Point]:
-    for seqs in sorted({padded_rows(n) for n in range(1, spec.max_num_seqs + 1)}):
-        if seqs > spec.max_num_seqs:
-            continue
+    for seqs in _batch_sizes(spec.max_num_seqs):
         longest = _longest(spec, seqs)
         for context in sorted({min(SHORT_CONTEXT, longest), min(MIDDLE_CONTEXT, longest), longest}):
             yield Point(tuple(_spread(context, seqs)))
         if seqs >= 8:  # a batch that is padded: its matrix products are larger, its attention not
             yield Point(tuple(_spread(min(MIDDLE_CONTEXT, longest), seqs - seqs // 3)))
+
+
+def _batch_sizes(most: int) -> list[int]:
+    """Every padded size up to 32, then a quarter more each."""
+    sizes = sorted({padded_rows(n) for n in range(1, min(most, 32) + 1)} - {0})
+    while sizes[-1] < most:
+        sizes.append(padded_rows(max(sizes[-1] + 1, sizes[-1] * 5 // 4)))
+    return [size for size in sizes if size <= most]
 
 
 def _chunk_points(spec: GridSpec) -> Iterator[Point]:

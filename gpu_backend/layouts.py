@@ -21,11 +21,6 @@ class CacheLayout(NamedTuple):
         return layout_key(self.block_size)
 
     @classmethod
-    def of(cls, allocator: PagedAllocator | ContiguousAllocator) -> CacheLayout:
-        """The layout of an allocator's memory. A contiguous one's grain is not the kernels'."""
-        return cls(allocator.block_size if isinstance(allocator, PagedAllocator) else None)
-
-    @classmethod
     def named(cls, name: str) -> CacheLayout:
         """The layout of this name. ValueError for any other text."""
         kind, _, size = name.partition("-")

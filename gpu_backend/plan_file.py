@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_backend.device import DeviceSpec, MeasuringClock
-from gpu_backend.executor import ModelShape, StepTiming
+from gpu_backend.executor import ModelShape
 from gpu_backend.executor.build import DEVICES
 from gpu_backend.server_spec import ServerSpec
 from kvsim.core.plan import StepPlan
@@ -25,6 +25,7 @@ from kvsim.errors import InputError
 
 FORMAT = "kvsim-plan-1"
 MAX_BYTES = 200_000_000
+MAX_STEPS = 100_000_000
 
 
 class StepCounts(NamedTuple):
@@ -58,6 +59,8 @@ class PlanFile(NamedTuple):
     shape: ModelShape
     layers: int
     measured_layers: tuple[int, ...]
+    dtype: str
+    attention_only: bool
     server: ServerSpec
     events: list[Request | int]
     """In order: a request that is added, or so many calls of `schedule()`."""
@@ -86,8 +89,8 @@ class PlanFile(NamedTuple):
         self,
         where: DeviceSpec,
         wrap: Callable[[MeasuringClock], MeasuringClock] = lambda clock: clock,
-    ) -> tuple[list[StepTiming], list[StepCounts], int]:
-        """Run the steps on a device: times and counts of each, and how many rows were checked.
+    ) -> tuple[MeasuringClock, list[StepCounts]]:
+        """Run the steps on a device: the clock, with a timing of each, and the counts of each.
 
         `wrap` may put another clock around the device's.
         """
@@ -105,23 +108,33 @@ class PlanFile(NamedTuple):
             return run
 
         self.replay(start)
-        return clocks[0].timings, counts, clocks[0].checked_rows
+        return clocks[0], counts
 
     def measure(
         self, *, device: str, repeats: int = 3, **settings: Any
     ) -> Iterator[dict[str, Any]]:
         """Run the steps `repeats` times; a row per repeat and step, with its counts and times.
 
-        `settings` are further fields of `DeviceSpec`. Every row names the plan by its digest.
+        `settings` are further fields of `DeviceSpec`. Every row names the plan by its digest, and
+        the device. Raises `InputError` for a device that does not run the plan's type.
         """
-        settings.setdefault("dtype", DEVICES[device][0])
-        where = DeviceSpec(device, self.layers, self.measured_layers, **settings)
+        if self.dtype not in DEVICES[device]:
+            raise InputError(f"the plan is one in {self.dtype}, which {device} does not run")
+        where = DeviceSpec(
+            device,
+            self.layers,
+            self.measured_layers,
+            dtype=self.dtype,
+            attention_only=self.attention_only,
+            **settings,
+        )
         plan = self.as_dict()["sha256"]
         for repeat in range(repeats):
-            timings, counts, _ = self.run_once(where)
-            for step, (timing, count) in enumerate(zip(timings, counts, strict=True)):
+            clock, counts = self.run_once(where)
+            whose = {"plan": plan, "device_name": clock.device_name, "repeat": repeat}
+            for step, (timing, count) in enumerate(zip(clock.timings, counts, strict=True)):
                 times = {name: getattr(timing, name) for name in ("wall_s", "device_s", "host_s")}
-                yield {"plan": plan, "repeat": repeat, "step": step, **count._asdict(), **times}
+                yield {**whose, "step": step, **count._asdict(), **times}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with its digest."""
@@ -132,6 +145,8 @@ class PlanFile(NamedTuple):
             "shape": self.shape._asdict(),
             "layers": self.layers,
             "measured_layers": list(self.measured_layers),
+            "dtype": self.dtype,
+            "attention_only": self.attention_only,
             "server": self.server._asdict(),
             "events": [event if isinstance(event, int) else list(event) for event in self.events],
             "steps": [list(step) for step in self.steps],
@@ -156,13 +171,15 @@ def plan_file_from(document: Any, where: str) -> PlanFile:
             str(document["model"]),
             ModelShape(**document["shape"]),
             int(document["layers"]),
-            tuple(document["measured_layers"]),
+            tuple(int(layers) for layers in document["measured_layers"]),
+            str(document["dtype"]),
+            bool(document["attention_only"]),
             ServerSpec(**document["server"]),
-            [event if isinstance(event, int) else _request(event) for event in document["events"]],
+            [_event(event) for event in document["events"]],
             [StepCounts(*step) for step in document["steps"]],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"cannot be understood: {error}", where=where) from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"cannot be understood: {str(error)[:200]}", where=where) from None
 
 
 def read_plan_file(path: Path | str) -> PlanFile:
@@ -179,6 +196,14 @@ def read_plan_file(path: Path | str) -> PlanFile:
     except (ValueError, RecursionError):
         raise InputError("is not JSON", where=where) from None
     return plan_file_from(document, where)
+
+
+def _event(event: Any) -> Request | int:
+    if isinstance(event, list):
+        return _request(event)
+    if type(event) is not int or not 1 <= event <= MAX_STEPS:
+        raise ValueError(f"an event is a request or 1 to {MAX_STEPS} steps, got {str(event)[:40]}")
+    return event
 
 
 def _request(fields: list[Any]) -> Request:

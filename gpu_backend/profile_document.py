@@ -12,6 +12,7 @@ import kvsim
 from gpu_backend.fit import Errors, Fit, Measured, errors_by_kind, gather, noise
 from gpu_backend.grid import GridSpec, Row, probe_points
 from kvsim.cost.profile import FORMAT, digest
+from kvsim.errors import InputError
 
 
 def profile_document(
@@ -19,6 +20,7 @@ def profile_document(
 ) -> dict[str, Any]:
     """Fit the rows; the profile as JSON has it, hashed. Raises `InputError` for too few rows."""
     measured = gather(rows)
+    _require_enough(spec, measured)
     fit = Fit(measured, spec.layers)
     held_out = [entry for entry in measured if entry.use == "held_out"]
     constants = fit.constants()
@@ -61,6 +63,22 @@ def profile_document(
     return {**document, "sha256": digest(document)}
 
 
+def _require_enough(spec: GridSpec, measured: Sequence[Measured]) -> None:
+    """Without two rounds nothing is known of the noise, without held-out batches of the error."""
+    known = {(e.layout, e.layers, e.point) for e in measured if len(e.rounds) > 1}
+    probes = {(spec.layouts[0].name, spec.measured_layers[-1], p) for p in probe_points(spec)}
+    held_out = any(e.use == "held_out" for e in measured)
+    others = {e.layers for e in measured if e.use != "depth_check"} - {*spec.measured_layers}
+    if others:
+        raise InputError(f"the rows are of other depths than the grid: {sorted(others)}")
+    if not (probes <= known and held_out):
+        raise InputError(
+            "the grid was cut off: two rounds of every batch are needed",
+            where="calibration",
+            fix="Give the bench more minutes, or measure fewer layouts",
+        )
+
+
 def _depth_check(spec: GridSpec, fit: Fit, measured: Sequence[Measured]) -> dict[str, Any] | None:
     """Errors at the model's own depth; None where that was run anyway, or did not fit."""
     if spec.measured_layers == (spec.layers,):
@@ -79,6 +97,15 @@ def _probe(spec: GridSpec, measured: Sequence[Measured]) -> list[dict[str, Any]]
         if entry.use == "fit" and entry.layout == layout and entry.layers == layers
     }
     return [
-        {"layout": layout, "layers": layers, "point": point._asdict(), "wall_s": seconds[point]}
+        {
+            "layout": layout,
+            "layers": layers,
+            "point": {
+                "decodes": list(point.decodes),
+                "chunks": [list(chunk) for chunk in point.chunks],
+                "copy_tokens": point.copy_tokens,
+            },
+            "wall_s": seconds[point],
+        }
         for point in points
     ]

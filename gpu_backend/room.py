@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -26,12 +27,25 @@ def executor_bytes(
     return element * (layers * layer + shape.vocab * shape.hidden + kv)
 
 
+def require_cuda() -> None:
+    """Raise `InputError` unless torch is there and finds a CUDA device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            "torch finds no CUDA device", where="--device", fix="Use --device cpu, or a GPU machine"
+        )
+
+
 def free_bytes(device: str) -> int:
-    """Memory of the device that nobody uses, in bytes."""
+    """Memory of the device that nobody uses, in bytes; torch's own cache counts as free."""
     if device == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info()[0])
+        require_cuda()
+        gc.collect()
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(torch.cuda.mem_get_info()[0]) + int(cached)
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         fields = dict(line.split(":", 1) for line in lines)

@@ -136,6 +136,11 @@ def _refuse(settings: Scenario, device: str) -> None:
     engine, memory = settings.engine, settings.memory
     cases = (
         (engine.scheduler == "static", "engine.scheduler", "static batches"),
+        (
+            device == "cuda" and memory.kind == "paged" and memory.block_size > 128,
+            "memory.block_size",
+            "blocks of more than 128 tokens",
+        ),
         (engine.async_scheduling, "engine.async_scheduling", "asynchronous scheduling"),
         (engine.speculative_config is not None, "engine.speculative_config", "speculation"),
         (memory.kind == "grow", "memory.kind", "memory that grows by reallocation"),

@@ -1,4 +1,4 @@
-"""The one exception for bad input."""
+"""What the command line turns into a message: bad input, and a check that failed."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ class InputError(ValueError):
         self.fix = fix
         text = f"{where}: {problem}" if where else problem
         super().__init__(f"{text}. {fix}" if fix else text)
+
+
+class CheckFailedError(AssertionError):
+    """A device computed something else than the reference; the command line exits with 1."""

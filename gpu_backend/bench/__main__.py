@@ -27,6 +27,8 @@ from gpu_backend.bench.machine import machine
 from gpu_backend.bench.results import Results, say
 from gpu_backend.bench.runner import Section, run_sections
 from gpu_backend.bench.timing import CudaStopwatch, WallStopwatch
+from gpu_backend.plan_file import read_plan_file
+from kvsim.errors import InputError
 
 # What matters most comes first: a run that is cut short lacks its end.
 SECTIONS = (
@@ -53,10 +55,10 @@ def main(arguments: list[str]) -> int:
     try:
         options = _parser().parse_args(arguments)
         device = _device(options.device, tiny=options.tiny)
-        if options.plan is not None and not options.plan.is_file():
-            raise UsageError(f"--plan: there is no file {options.plan}")
+        if options.plan is not None:
+            read_plan_file(options.plan)  # not after minutes of other sections
         results = _folder(options.out)
-    except UsageError as problem:
+    except (UsageError, InputError) as problem:
         sys.stderr.write(f"gpu_backend.bench: {problem}\n")
         return 2
     facts = machine(device)

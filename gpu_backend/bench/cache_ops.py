@@ -47,7 +47,7 @@ def write_row(pool: Pool, block_size: int, tokens: int) -> Row:
     shape = (2, tokens, pool.kv_heads, pool.head_dim)
     fresh = torch.randn(shape, dtype=DTYPE, device=pool.bench.device)
     strides = checks.cache_strides(keys, values, "nhd")
-    # The launch itself: `ops.reshape_and_cache` looks at the slots, which waits for the device.
+    # The launch itself: the checks of `ops.reshape_and_cache` are not what is timed.
     writes = [
         launches.write_launch(fresh[0], fresh[1], keys, values, slots, strides, block_size).run
         for slots in _places(pool, tokens, keys.shape[0] * block_size)

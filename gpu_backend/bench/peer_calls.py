@@ -108,7 +108,8 @@ def flashinfer(inputs: Inputs, *, tensor_cores: bool) -> PeerCall:
     """FlashInfer's paged decode; planned once, outside of what is timed."""
     _need_cuda(inputs)
     major, minor = torch.cuda.get_device_capability(inputs.query.device)
-    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", f"{major}.{minor}a")
+    suffix = "a" if major >= 9 else ""  # architecture-specific code exists from Hopper on
+    os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", f"{major}.{minor}{suffix}")
     library = importlib.import_module("flashinfer")
     device, batch = inputs.query.device, inputs.query.shape[0]
     blocks = inputs.table.shape[1]

@@ -10,6 +10,7 @@ from gpu_backend.executor.rotary import rotary_speeds
 from gpu_backend.executor.runtime import Weights
 from gpu_backend.executor.shape import EPSILON
 from kvsim.core.request import Request
+from kvsim.errors import CheckFailedError
 
 TOLERANCE = 3e-5
 """fp32: largest difference, relative to 1 + the value. Values are about 1; it stays below 2e-6."""
@@ -57,7 +58,7 @@ class Oracle:
         if wrong.any():
             worst = np.where(wrong, np.nan_to_num(error, nan=np.inf), -1).argmax()
             row, head, element = (int(index) for index in np.unravel_index(worst, wrong.shape))
-            raise AssertionError(
+            raise CheckFailedError(
                 f"attention of request {request.request_id!r} at position {positions[row]}, head "
                 f"{head}, element {element} is {found[row, head, element]:.6g}, the reference "
                 f"says {expected[row, head, element]:.6g} ({int(wrong.sum())} of {wrong.size} "

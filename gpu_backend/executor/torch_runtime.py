@@ -139,8 +139,9 @@ def warm_up_inputs(
         found += [_dummy_inputs(rows, 1, max_context=context) for context in longest]
         found.append(_dummy_inputs(rows, min(2, slots), max_context=2))
     if not launches.interpreted():
-        most = min(settings.step_tokens, settings.max_tokens, slots)
-        found.append(_dummy_inputs(1, most, max_context=most))
+        each = min(settings.step_tokens, settings.max_tokens, slots)
+        rows = min(-(-settings.step_tokens // each), settings.rows)
+        found.append(_dummy_inputs(rows, each, max_context=each))
     return found
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpu_backend.device import DeviceSpec
+from gpu_backend.executor import StepTiming
 from gpu_backend.scenario_device import Runnable
 from gpu_backend.validate.record import RunRecorder
 from kvsim.core.protocols import Clock
@@ -52,6 +54,18 @@ class Pair(NamedTuple):
     requests: list[Request]
     measured: RunRecorder
     simulated: RunRecorder
+    attempts: int
+    """Times the run was measured; the quietest counts."""
+    cpu_share: float | None
+    """CPU time over wall time of its steps: what is missing to 1, other processes took. None where
+    the device runs on several threads or is no CPU, and nothing can be said."""
+
+
+def cpu_share(timings: Sequence[StepTiming], device: DeviceSpec) -> float | None:
+    """See `Pair.cpu_share`."""
+    if device.device != "cpu" or device.num_threads != 1:
+        return None
+    return sum(step.cpu_s for step in timings) / max(sum(step.wall_s for step in timings), 1e-12)
 
 
 def run_side(

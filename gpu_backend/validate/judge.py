@@ -65,6 +65,8 @@ def judge(found: Mapping[str, Found], bounds: BoundSettings) -> list[Check]:
         for load, figures in one.free.items():
             tpot = _difference(figures["tpot_p50_s"])
             checks.append(_check(variant, f"TPOT p50 at load {load}", tpot, bounds.tpot_p50))
+            usage = _difference(figures["kv_usage"])
+            checks.append(_check(variant, f"KV usage at load {load}", usage, bounds.kv_usage))
             if load == CLOSED:
                 rate = _difference(figures["requests_per_s"])
                 checks.append(_check(variant, "saturation rate", rate, bounds.saturation))

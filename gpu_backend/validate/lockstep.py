@@ -94,6 +94,8 @@ def simulate(
         runnable.shape,
         runnable.device.layers,
         runnable.device.measured_layers,
+        runnable.device.dtype,
+        runnable.device.attention_only,
         runnable.server,
         log.events,
         steps.counts,
@@ -117,21 +119,13 @@ class Lockstep:
         self.repeats = len(measured_s)
         self._repeats = measured_s
 
-    def errors(self, predicted_s: NumpyArray | None = None) -> dict[str, dict[str, float]]:
-        """Relative errors: of all steps, of decodes alone, of steps with prefill chunks."""
-        predicted = self.predicted_s if predicted_s is None else predicted_s
-        relative = predicted / self.measured_s - 1
-        kinds = {
-            "all": np.ones(len(relative), bool),
-            "decode": ~self.has_chunks,
-            "prefill": self.has_chunks,
-        }
-        return {kind: _spread(relative[chosen]) for kind, chosen in kinds.items() if chosen.any()}
+    def errors(self, predicted_s: Sequence[float] | None = None) -> dict[str, dict[str, float]]:
+        """Relative errors: of all steps, of decodes alone, of steps with prefill chunks.
 
-    @staticmethod
-    def array(seconds: Sequence[float]) -> NumpyArray:
-        """Predictions of another clock for the same steps, for `errors`."""
-        return np.array(seconds)
+        `predicted_s` are another clock's predictions of the same steps.
+        """
+        predicted = self.predicted_s if predicted_s is None else np.array(predicted_s)
+        return self._by_kind(predicted / self.measured_s - 1)
 
     def noise(self) -> dict[str, dict[str, float]]:
         """The same figures for two measurements of a step: medians of every other repeat.
@@ -141,7 +135,9 @@ class Lockstep:
         half = len(self._repeats) // 2
         first = np.median(self._repeats[0::2][:half], axis=0)
         second = np.median(self._repeats[1::2][:half], axis=0)
-        relative = (second - first) / ((first + second) / 2)
+        return self._by_kind((second - first) / ((first + second) / 2))
+
+    def _by_kind(self, relative: NumpyArray) -> dict[str, dict[str, float]]:
         kinds = {
             "all": np.ones(len(relative), bool),
             "decode": ~self.has_chunks,

@@ -70,6 +70,7 @@ def validation_page(document: Document) -> str:
         max_failures=MAX_FAILURES,
         layers=_layers(document["profile"]),
         speed=_speed(document["slowness"]),
+        disturbed=_disturbed(variants),
         checks=_check_groups(document["checks"]),
         step_errors=[(name, _step_errors(one["lockstep"])) for name, one in variants.items()],
         free=[(name, _free_groups(one["free"])) for name, one in variants.items()],
@@ -193,6 +194,21 @@ def _speed(slowness: Sequence[Mapping[str, float]]) -> str:
     return (
         "The clock was scaled by the device's speed during each run, measured on probe batches that"
         f" are not steps of the traffic. Slowness in {len(slowness):,} runs: {'; '.join(parts)}"
+    )
+
+
+def _disturbed(variants: Document) -> str:
+    """How many free runs other processes disturbed, in words; empty where that is not known."""
+    seeds = [
+        seed for one in variants.values() for load in one["free"].values() for seed in load["seeds"]
+    ]
+    shares = [seed["cpu_share"] for seed in seeds if seed.get("cpu_share") is not None]
+    if not shares:
+        return ""
+    again = sum(seed["attempts"] > 1 for seed in seeds)
+    return (
+        f"Every run had the CPU for at least {_percent(min(shares))} of its measured time; "
+        f"{again:,} of {len(seeds):,} runs were disturbed by other processes and measured again"
     )
 
 

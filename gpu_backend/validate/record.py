@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from kvsim.core.plan import StepPlan
@@ -98,8 +96,3 @@ class RunRecorder:
 
 def _quantile(values: list[float], share: float) -> float:
     return float(np.quantile(values, share)) if values else 0.0
-
-
-def run_as_dict(recorder: RunRecorder) -> dict[str, Any]:
-    """Everything a document keeps of a run."""
-    return {"figures": recorder.figures(), "usage_shares": recorder.usage_shares()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpu_backend.plan_file import PlanFile, StepCounts
 from gpu_backend.scenario_device import runnable_variants
@@ -17,6 +17,7 @@ from kvsim.scenario.settings import Scenario
 LOCKSTEP_FILE = "lockstep.jsonl"
 """The file of a prepared run (`python -m gpu_backend.bench`) that holds a plan's rows."""
 MAX_BYTES = 500_000_000
+MAX_SECONDS = 1e6
 
 
 class ReplayedRows(NamedTuple):
@@ -24,6 +25,7 @@ class ReplayedRows(NamedTuple):
 
     plan: str
     """Digest of the plan file."""
+    device_name: str
     seconds: list[list[float]]
     """Wall seconds [repeats, steps]."""
     counts: list[list[StepCounts]]
@@ -66,15 +68,18 @@ def read_rows(folder: Path) -> ReplayedRows:
             steps = repeats.setdefault(repeat, [])
             if step != len(steps):
                 raise ValueError(f"step {step} comes after {len(steps) - 1}")
-            steps.append((float(row["wall_s"]), counts))
-            plans.add(str(row["plan"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            seconds = float(row["wall_s"])
+            if not 0 < seconds < MAX_SECONDS:
+                raise ValueError(f"wall_s must be above 0 and below {MAX_SECONDS:g}, got {seconds}")
+            steps.append((seconds, counts))
+            plans.add((str(row["plan"]), str(row["device_name"])))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"is no row of a lockstep run ({type(error).__name__}: {str(error)[:100]})",
                 where=f"{path}:{number}",
             ) from None
     if len(plans) > 1:
-        raise InputError("holds rows of several plans", where=str(path))
+        raise InputError("holds rows of several plans or devices", where=str(path))
     longest = max(map(len, repeats.values()), default=0)
     whole = [steps for steps in repeats.values() if len(steps) == longest]
     if not longest or len(whole) < 2:
@@ -84,22 +89,24 @@ def read_rows(folder: Path) -> ReplayedRows:
             fix="Run the bench for longer",
         )
     return ReplayedRows(
-        plans.pop(),
+        *plans.pop(),
         [[seconds for seconds, _ in steps] for steps in whole],
         [[counts for _, counts in steps] for steps in whole],
     )
 
 
-def _lines(path: Path) -> list[Any]:
+def _lines(path: Path) -> list[str]:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"is larger than {MAX_BYTES} bytes", where=str(path))
-        return path.read_text(encoding="utf-8").split("\n")[:-1]
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}",
             where=str(path),
             fix="Name the folder that `python -m gpu_backend.bench --out` wrote",
         ) from None
-    except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", where=str(path)) from None
+    except ValueError:  # a NUL in the name, or bytes that are no text
+        raise InputError("is not a file of UTF-8 text", where=str(path)) from None
+    if size > MAX_BYTES:
+        raise InputError(f"is larger than {MAX_BYTES} bytes", where=str(path))
+    return text.split("\n")[:-1]

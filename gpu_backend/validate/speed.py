@@ -11,7 +11,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from gpu_backend.device import MeasuringClock
-from gpu_backend.grid import GridSpec, measure_point
+from gpu_backend.grid import REPEATS, GridSpec
 from gpu_backend.layouts import CacheLayout
 from gpu_backend.steps import Point
 from kvsim.core.plan import StepPlan
@@ -59,8 +59,8 @@ class SpeedProbe:
     def sample(self) -> None:
         """Run every batch, in the way in which its time in the profile was measured."""
         for point, seconds in self._seconds.items():
-            row = measure_point(self._bench, "probe", point, 0)
-            self._samples.append((row.wall_s, seconds))
+            timings = self._bench.measure(point, REPEATS)
+            self._samples += [(timing.wall_s, seconds) for timing in timings]
 
     def result(self) -> Slowness:
         """Of the samples since `start`, after a last one."""
@@ -83,6 +83,11 @@ class ProbedClock:
     def timings(self) -> list[Any]:
         """Of the clock inside."""
         return self._clock.timings
+
+    @property
+    def device_name(self) -> str:
+        """Of the clock inside."""
+        return self._clock.device_name
 
     @property
     def checked_rows(self) -> int:

@@ -21,7 +21,7 @@ from kvsim.cli.schema import schema_command
 from kvsim.cli.shipped import scenarios_command, traces_command
 from kvsim.cli.validate import validate_command
 from kvsim.cli.verify import verify_command
-from kvsim.errors import InputError
+from kvsim.errors import CheckFailedError, InputError
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,8 +68,9 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line.
 
-    Exit status 2 with a message on stderr for bad input and for output that cannot be written;
-    130 after Ctrl-C, 143 after SIGTERM, and 141, silently, where the reader of stdout has left.
+    Exit status 2 with a message on stderr for bad input and for output that cannot be written; 1
+    where a device computed something else than the reference; 130 after Ctrl-C, 143 after SIGTERM,
+    and 141, silently, where the reader of stdout has left.
     """
     try:
         with command_streams():
@@ -77,6 +78,9 @@ def main() -> None:
     except InputError as error:
         complain(error)
         sys.exit(2)
+    except CheckFailedError as error:
+        complain(InputError(f"the device is wrong: {error}", where="device.check_every"))
+        sys.exit(1)
     except LostOutputError as lost:
         if lost.reader_left:
             sys.exit(141)

@@ -129,6 +129,7 @@ def profile_from(document: Any, *, where: str, sha256: str | None = None) -> Pro
         raise reader.wrong("sha256", f"is {found}, the scenario asks for {sha256}")
     constants = reader.mapping(document, "constants")
     errors = reader.mapping(reader.mapping(document, "errors"), "held_out", "errors.")
+    _check_rest(document, reader)
     return Profile(
         _constants(constants, reader),
         reader.text(reader.mapping(document, "model"), "name", "model."),
@@ -141,11 +142,62 @@ def profile_from(document: Any, *, where: str, sha256: str | None = None) -> Pro
     )
 
 
+def _check_rest(document: dict[str, Any], reader: _Reader) -> None:
+    """What a validation reads, long after it has begun to measure."""
+    reader.text(reader.mapping(document, "device"), "mode", "device.")
+    reader.count(reader.mapping(document, "model"), "layers", "model.")
+    limits = reader.mapping(document, "limits")
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "slots"):
+        reader.count(limits, name, "limits.")
+    depths = document.get("measured_layers")
+    if not isinstance(depths, list) or not 1 <= len(depths) <= 2:
+        raise reader.wrong("measured_layers", "must be a list of one or two depths")
+    for depth in depths:
+        reader.count({"depth": depth}, "depth", "measured_layers: ")
+    errors = reader.mapping(document, "errors")
+    by_kind = reader.mapping(errors, "held_out_by_kind", "errors.")
+    rows = [(errors, name) for name in ("fitted", "held_out")]
+    rows += [(by_kind, name) for name in by_kind]
+    if errors.get("depth_check") is not None:
+        rows.append((errors, "depth_check"))
+    for values, name in rows:
+        _check_errors(reader.mapping(values, name, "errors."), f"errors.{name[:40]}.", reader)
+    _check_errors(reader.mapping(document, "noise"), "noise.", reader)
+    _check_probe(document.get("probe"), reader)
+
+
+def _check_errors(values: dict[str, Any], prefix: str, reader: _Reader) -> None:
+    for name in ("points", "median", "p90"):
+        reader.number(values, name, prefix)
+    bias = values.get("bias")
+    reader.number({"bias": abs(bias) if isinstance(bias, int | float) else bias}, "bias", prefix)
+
+
+def _check_probe(probe: Any, reader: _Reader) -> None:
+    if not isinstance(probe, list) or not 1 <= len(probe) <= MAX_SIZES:
+        raise reader.wrong("probe", f"must be a list of 1 to {MAX_SIZES} batches")
+    for entry in probe:
+        if not isinstance(entry, dict) or not reader.number(entry, "wall_s", "probe: "):
+            raise reader.wrong("probe", "must hold batches that take more than 0 s")
+        reader.text(entry, "layout", "probe: ")
+        reader.count(entry, "layers", "probe: ")
+        point = reader.mapping(entry, "point", "probe: ")
+        chunks, decodes = point.get("chunks"), point.get("decodes")
+        if not isinstance(chunks, list) or not isinstance(decodes, list):
+            raise reader.wrong("probe", "must hold lists of decodes and chunks")
+        if not all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks):
+            raise reader.wrong("probe", "must hold chunks of [new, prior] tokens")
+        reader.number(point, "copy_tokens", "probe: ")
+        for new, prior in [(context, 0) for context in decodes] + chunks:
+            reader.count({"tokens": new}, "tokens", "probe: ")
+            reader.number({"prior": prior}, "prior", "probe: ")
+
+
 def _digest(document: dict[str, Any], reader: _Reader) -> str:
     try:
         return digest(document)
-    except ValueError:
-        raise reader.wrong("content", "holds a number that is not finite") from None
+    except (ValueError, RecursionError):
+        raise reader.wrong("content", "holds a number that is not finite, or is too deep") from None
 
 
 def _constants(constants: Mapping[str, Any], reader: _Reader) -> Constants:

@@ -152,8 +152,11 @@ class _Loader:
 
     def _pin_profiles(self) -> None:
         """Note the digest of the profile that is used, so that a repeated run takes the same."""
+        base = self._document.data.get("clock")
+        base_kind = base.get("kind") if isinstance(base, dict) else None
         for key, section in self._sections_with_files():
-            if key[-1] == "clock" and section.get("kind") == "profile" and "path" in section:
+            kind = section.get("kind", base_kind)
+            if key[-1] == "clock" and kind == "profile" and "path" in section:
                 path, stated = section["path"], section.get("sha256")
                 if isinstance(path, str) and stated is None:
                     section["sha256"] = read_profile(Path(path)).sha256

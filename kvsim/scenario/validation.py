@@ -55,6 +55,9 @@ class BoundSettings(Section):
         description="median error of the time of steps with prefill chunks, likewise: they are few,"
         " and caches are as cold as the steps before left them",
     )
+    kv_usage: RelativeError = Field(
+        default=0.06, description="error of the mean KV usage of busy time, at every load"
+    )
     saturation: RelativeError = Field(
         default=0.08, description="error of the saturation rate (closed loop)"
     )

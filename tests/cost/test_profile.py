@@ -14,6 +14,7 @@ from kvsim.cost.profile import MAX_BYTES, Profile, digest, layout_key, profile_f
 from kvsim.errors import InputError
 
 US = 1e-6
+ERRORS = {"points": 9, "median": 0.02, "p90": 0.07, "bias": -0.01}
 LAYOUT = {
     "decode_s": 3 * US,
     "decode_row_s": 5 * US,
@@ -31,10 +32,30 @@ LAYOUT = {
 def document(**changes: Any) -> dict[str, Any]:
     content: dict[str, Any] = {
         "format": "kvsim-profile-1",
-        "model": {"name": "llama-nano"},
-        "device": {"name": "a processor"},
-        "limits": {"max_num_batched_tokens": 64},
-        "errors": {"held_out": {"median": 0.02, "p90": 0.07}},
+        "model": {"name": "llama-nano", "layers": 2},
+        "device": {"name": "a processor", "mode": "eager"},
+        "limits": {
+            "max_num_seqs": 6,
+            "max_num_batched_tokens": 64,
+            "max_model_len": 64,
+            "slots": 128,
+        },
+        "measured_layers": [2],
+        "errors": {
+            "fitted": ERRORS,
+            "held_out": ERRORS,
+            "held_out_by_kind": {"decode": ERRORS},
+            "depth_check": None,
+        },
+        "noise": ERRORS,
+        "probe": [
+            {
+                "layout": "paged-16",
+                "layers": 2,
+                "point": {"decodes": [9], "chunks": [[4, 0]], "copy_tokens": 0},
+                "wall_s": 1e-3,
+            }
+        ],
         "constants": {
             "tokens": [[1, 100 * US], [2, 150 * US], [10, 230 * US]],
             "rows": [[1, 2 * US], [2, 4 * US]],
@@ -135,7 +156,20 @@ def _constants(**changes: Any) -> dict[str, Any]:
         ({"format": "other"}, "is not a profile"),
         ({**document(), "model": {"name": "another"}}, "sha256 is"),
         (_without("limits"), "limits must be a mapping"),
-        (document(model={"name": "a\nb"}), "model.name must be a printable text"),
+        (document(model={"name": "a\nb", "layers": 1}), "model.name must be a printable text"),
+        (document(measured_layers=5), "measured_layers must be a list"),
+        (document(measured_layers=["a"]), "measured_layers: depth must be a whole number"),
+        (document(device=["x"]), "device must be a mapping"),
+        (document(device={"name": "x"}), "device.mode must be a printable text"),
+        (document(noise={**ERRORS, "bias": "x"}), "noise.bias must be a number"),
+        (document(errors={**document()["errors"], "depth_check": [1]}), "errors.depth_check must"),
+        (document(probe=[]), "probe must be a list"),
+        (document(probe=[{"wall_s": 0}]), "probe must hold batches that take more than 0"),
+        (document(probe=[{**document()["probe"][0], "layers": 0}]), "probe: layers must be"),
+        (
+            document(probe=[{**document()["probe"][0], "point": {"decodes": ["a"], "chunks": []}}]),
+            "probe: copy_tokens must be a number",
+        ),
         (_constants(rows=[[1, -1.0]]), "constants.rows: seconds must be in 0"),
         (_constants(rows=[[1, True]]), "constants.rows: seconds must be a number"),
         (_constants(rows=[[1, 2e6]]), "must be in 0..1e+06"),

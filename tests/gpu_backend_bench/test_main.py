@@ -54,7 +54,7 @@ def test_a_gpu_is_needed_and_no_interpreter(
 
 def test_a_plan_file_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*TRIAL, "--out", str(tmp_path / "out"), "--plan", str(tmp_path / "plan.json")]
-    assert "--plan: there is no file" in refusal(capsys, *arguments)
+    assert "cannot be read" in refusal(capsys, *arguments)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ compare:
   contiguous-max:
     memory: {kind: contiguous, block_size: 4, num_blocks: 32, reserve: max, placement: first_fit}
 """
+ERRORS = {"points": 9, "median": 0.02, "p90": 0.07, "bias": -0.01}
 LAYOUT = {
     "decode_s": 2e-4,
     "decode_row_s": 5e-5,
@@ -77,9 +78,28 @@ def profile(**changes: Any) -> Profile:
             "attention_only": False,
             "mode": "eager",
         },
-        "limits": {"max_num_batched_tokens": 64},
+        "limits": {
+            "max_num_seqs": 6,
+            "max_num_batched_tokens": 64,
+            "max_model_len": 64,
+            "slots": 128,
+        },
         "measured_layers": [2],
-        "errors": {"held_out": {"median": 0.02, "p90": 0.07}},
+        "errors": {
+            "fitted": ERRORS,
+            "held_out": ERRORS,
+            "held_out_by_kind": {},
+            "depth_check": None,
+        },
+        "noise": ERRORS,
+        "probe": [
+            {
+                "layout": "paged-4",
+                "layers": 2,
+                "point": {"decodes": [9], "chunks": [], "copy_tokens": 0},
+                "wall_s": 1e-3,
+            }
+        ],
         "constants": {
             "tokens": [[1, 1e-3], [8, 1.4e-3], [64, 6e-3]],
             "rows": [[1, 2e-5], [64, 1.28e-3]],
@@ -94,6 +114,7 @@ class PretendedDevice:
     """Takes as long as the profile says, times a factor that depends on the step's number."""
 
     checked_rows = 0
+    device_name = "made up"
 
     def __init__(self, layout: str, factor: Callable[[int], float]) -> None:
         self._clock = ProfileClock(profile(), layout)

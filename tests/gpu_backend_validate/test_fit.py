@@ -211,3 +211,62 @@ def test_a_folder_without_rows_says_who_writes_them(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         calibrate_from(tmp_path)
     assert "gpu_backend.bench" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6])
+def test_a_grid_that_was_cut_off_early_is_refused(tmp_path: Path, share: float) -> None:
+    head = {"grid": SPEC.as_dict(), "device_name": "a GPU", "seed": 0}
+    found = rows(rounds=2)
+    lines = [json.dumps(head), *(json.dumps(row.as_dict()) for row in found)]
+    (tmp_path / ROWS_FILE).write_text("\n".join(lines[: round(share * len(lines) / 2) + 2]) + "\n")
+    with pytest.raises(InputError, match=r"the grid was cut off|says nothing"):
+        calibrate_from(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"measured_layers": []},
+        {"measured_layers": [1, 2, 3]},
+        {"layouts": []},
+        {"layouts": ["arena"]},
+        {"slots": None},
+        {"layers": "a"},
+        {"max_num_seqs": 10**12},
+        {"device": ["cuda"]},
+        {"dtype": "int4"},
+        {"unknown": 1},
+    ],
+)
+def test_a_grid_with_something_else_in_it_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    head = {"grid": {**SPEC.as_dict(), **changes}, "device_name": "a GPU", "seed": 0}
+    (tmp_path / ROWS_FILE).write_text(json.dumps(head) + "\n")
+    with pytest.raises(InputError, match="is no row of a calibration"):
+        calibrate_from(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wall_s": 0},
+        {"wall_s": -1},
+        {"wall_s": float("nan")},
+        {"wall_s": float("inf")},
+        {"layers": float("inf")},
+        {"use": "bogus"},
+        {"layout": "arena"},
+        {"point": {"decodes": [], "chunks": [], "copy_tokens": 0}},
+        {"point": {"decodes": ["a"], "chunks": [], "copy_tokens": 0}},
+    ],
+)
+def test_a_row_with_something_else_in_it_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    head = {"grid": SPEC.as_dict(), "device_name": "a GPU", "seed": 0}
+    lines = [head, rows()[0].as_dict(), {**rows()[1].as_dict(), **changes}]
+    (tmp_path / ROWS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InputError, match="is no row of a calibration") as caught:
+        calibrate_from(tmp_path)
+    assert str(caught.value.where).endswith(":3")

@@ -89,6 +89,13 @@ def test_what_does_not_match_the_profile_is_refused(
     text = SCENARIO.replace(before, after)
     if "grow" in message:
         text = text.replace("kind: paged", "kind: grow")
-    path = write(tmp_path, text, model={"name": "llama-nano"})
+    path = write(tmp_path, text, model={"name": "llama-nano", "layers": 2})
     with pytest.raises(InputError, match=message):
         load_scenario(str(path))
+
+
+def test_a_variant_may_name_another_profile_only(tmp_path: Path) -> None:
+    path = write(tmp_path, SCENARIO + "compare: {other: {clock: {path: q.json}}}\n")
+    (tmp_path / "q.json").write_text(json.dumps(document(seed=7)))
+    digests = [v.clock.sha256 for v in variants(load_scenario(str(path))).values()]  # type: ignore[union-attr]
+    assert digests[0] != digests[1] == document(seed=7)["sha256"]
