@@ -64,6 +64,12 @@ def validate_command(
         from gpu_backend.validate.page import validation_page
 
         write_whole(out, validation_page(document).encode(), "report")
+    _tell(document, out, as_json)
+    if document["failures"]:
+        raise typer.Exit(1)
+
+
+def _tell(document: dict[str, Any], out: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
@@ -72,8 +78,6 @@ def validate_command(
         say(f"kvsim: {printable(line)}")
     if out is not None:
         say(f"report: {out}")
-    if document["failures"]:
-        raise typer.Exit(1)
 
 
 def _run(
@@ -121,4 +125,7 @@ def _show(document: dict[str, Any]) -> None:
         state = f"noticed by {len(control['broken'])} bounds" if control["noticed"] else "PASSED"
         console.print(f"negative control, {control['name']} ({control['what']}): {state}")
     failed = len(document["failures"])
-    console.print("validated" if not failed else f"not validated: {failed} failures")
+    verdict = f"not validated: {failed} failures" if failed else "validated"
+    if not all(one["free"] for one in document["variants"].values()):
+        verdict += f" (step times of {', '.join(document['variants'])} only: nothing ran free)"
+    console.print(verdict)
