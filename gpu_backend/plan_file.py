@@ -209,6 +209,8 @@ def _event(event: Any) -> Request | int:
 def _request(fields: list[Any]) -> Request:
     """A request from JSON, where tuples have become lists."""
     request = Request(*fields)
+    if request.branches is not None:
+        raise ValueError("no device runs requests with branches")
     if request.segments is None:
         return request
     return request._replace(segments=tuple((_key(key), int(n)) for key, n in request.segments))

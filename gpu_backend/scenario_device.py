@@ -55,7 +55,7 @@ def grid_of(scenario: Scenario, device: str) -> GridSpec:
                 fix="Calibrate a scenario with one model",
             )
     engines = [runnable.settings.engine for runnable in runnables]
-    sizes = [(r.sizing.num_blocks * r.settings.memory.block_size) for r in runnables]
+    sizes = [r.sizing.num_blocks * r.sizing.block_size for r in runnables]
     spec = first.device
     return GridSpec(
         model=first.model.name,
@@ -144,6 +144,7 @@ def _refuse(settings: Scenario, device: str) -> None:
         (engine.async_scheduling, "engine.async_scheduling", "asynchronous scheduling"),
         (engine.speculative_config is not None, "engine.speculative_config", "speculation"),
         (memory.kind == "grow", "memory.kind", "memory that grows by reallocation"),
+        (memory.kind == "vmm", "memory.kind", "memory over virtual addresses"),
         (
             memory.kind == "paged" and memory.eviction == "belady",
             "memory.eviction",

@@ -7,6 +7,7 @@ from kvsim.catalog.gpu import GIB, Engine, Gpu
 from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
 from kvsim.catalog.kv_groups import KvGroups, blocks_per_request, kv_groups
 from kvsim.catalog.model import GqaAttention, LayerGroup, MlaAttention, Model, Moe
+from kvsim.catalog.pages import tokens_per_page
 from kvsim.catalog.registry import (
     get_engine,
     get_gpu,
@@ -46,5 +47,6 @@ __all__ = [
     "model_from_config",
     "naive_kv_bytes_per_token",
     "parameters",
+    "tokens_per_page",
     "weight_bytes",
 ]

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from kvsim.catalog import Fact, explain_budget
 from kvsim.cli.facts import facts_table
+from kvsim.core.vmm import VmmAllocator
 from kvsim.scenario import Server
 
 
@@ -36,7 +37,8 @@ def _setup(setup: Mapping[str, Any]) -> str:
         f"scheduler {setup['scheduler']}",
         f"max_model_len {setup['max_model_len']:,.0f}",
     ]
-    blocks = f"{setup['num_blocks']:,.0f} KV blocks of {setup['block_size']:g}"
+    what = "page sets" if setup["memory"] == "vmm" else "KV blocks"
+    blocks = f"{setup['num_blocks']:,.0f} {what} of {setup['block_size']:g}"
     if setup["num_blocks_80_percent"]:
         low, high = setup["num_blocks_80_percent"]
         blocks += f" (80 % interval {low:,.0f} to {high:,.0f})"
@@ -51,8 +53,17 @@ def explain_tables(servers: Mapping[str, Server]) -> list[Table]:
         groups = {
             f"{name}: step times": server.sizing.clock.explain(),
             f"{name}: KV blocks": explain_budget(budget) if budget else [],
+            f"{name}: pages": _pages(server),
         }
         for title, facts in groups.items():
             if facts and tuple(facts) not in tables:
                 tables[tuple(facts)] = facts_table(title, facts)
     return list(tables.values())
+
+
+def _pages(server: Server) -> list[Fact]:
+    """What a page holds, for memory over virtual addresses."""
+    if not isinstance(server.allocator, VmmAllocator):
+        return []
+    formula = "page bytes / (max(1, KV heads / GPUs) * head size * bytes), K and V apart"
+    return [Fact("tokens_per_page", server.allocator.block_size, "token", formula)]

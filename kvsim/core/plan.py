@@ -60,6 +60,7 @@ class StepPlan:
         "joined",
         "listed",
         "live_tokens",
+        "mapped_pages",
         "num_decodes",
         "num_running",
         "num_waiting",
@@ -100,8 +101,8 @@ class StepPlan:
         self.live_tokens = 0
         """Slots of the computed tokens of everything that holds memory, this step's included and
         shared ones counted for every holder; drafts that will be rejected are not among them."""
-        self.num_running = 0
-        self.num_waiting = 0
+        self.num_running = self.num_waiting = self.mapped_pages = 0
+        """Sequences; page sets mapped before the kernels run (memory over virtual addresses)."""
         self.admitted: list[Sequence] = []
         self.hits: list[int] = []
         """Tokens that each admitted sequence found in the prefix cache."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from kvsim.core.accounting import Usage
 from kvsim.core.plan import Copy, StepPlan
@@ -124,6 +124,14 @@ class Allocator(Protocol):
 
         `sequences` are all those that hold memory.
         """
+
+
+@runtime_checkable
+class MapsPages(Protocol):
+    """An allocator whose growth maps physical pages, which takes time."""
+
+    def take_mapped_pages(self) -> int:
+        """Page sets mapped since the last call. Forgets them."""
 
 
 class Scheduler(Protocol):

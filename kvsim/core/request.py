@@ -9,6 +9,26 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 
+class Branching(NamedTuple):
+    """Several sequences that continue one prompt: a sequence group (SOSP'23, sections 4.4, 4.5).
+
+    Every branch generates the request's `output_tokens`.
+    """
+
+    kind: str
+    """`parallel`: each branch is an output of its own. `beam`: the best continuations survive."""
+    width: int
+    """Branches: vLLM's `n`, or its `beam_width`."""
+    ancestry: str = "independent"
+    """Beams: how the survivors of a step come by their parents.
+
+    `independent`: each continues itself. `wright_fisher`: each draws one uniformly. `trace`: as
+    `parents` says.
+    """
+    parents: tuple[tuple[int, ...], ...] = ()
+    """Of a trace: the parent of each survivor, after the second generated token, the third, ..."""
+
+
 class Request(NamedTuple):
     """One row of a workload.
 
@@ -31,6 +51,8 @@ class Request(NamedTuple):
     """Lower is more urgent."""
     segments: tuple[tuple[Hashable, int], ...] | None = None
     output_stream: Hashable | None = None
+    branches: Branching | None = None
+    """None: one sequence."""
 
 
 class State(StrEnum):

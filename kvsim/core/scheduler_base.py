@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvsim.core.calendar import Calendar
 from kvsim.core.plan import StepPlan
-from kvsim.core.protocols import Allocator
+from kvsim.core.protocols import Allocator, MapsPages
 from kvsim.core.request import Request, Sequence, State
 from kvsim.core.waiting import FcfsQueue, WaitingQueue
 
@@ -38,6 +38,9 @@ class QueueScheduler:
         self.waiting: WaitingQueue = FcfsQueue()
         self.calendar = Calendar(allocator.append_period())
         self._plan = StepPlan(0, self.calendar.members)
+        self._take_mapped = (
+            allocator.take_mapped_pages if isinstance(allocator, MapsPages) else None
+        )
         allocator.live_tokens = self._computed_before_step
 
     def refuse(self, request: Request) -> str | None:
@@ -62,7 +65,11 @@ class QueueScheduler:
         return final_tokens - 1
 
     def add(self, request: Request) -> Sequence:
-        """Append the request to the queue."""
+        """Append the request to the queue. Raises `ValueError` for one with branches."""
+        if request.branches is not None:
+            raise ValueError(
+                f"request {request.request_id} has branches: only the group scheduler serves those"
+            )
         sequence = Sequence(request, self.max_model_len)
         self.waiting.add(sequence)
         return sequence
@@ -142,6 +149,8 @@ class QueueScheduler:
                 plan.head_held_up = True
                 head.held_up_by_fragmentation = True
         plan.copies = self.allocator.take_copies()
+        if self._take_mapped is not None:
+            plan.mapped_pages = self._take_mapped()
         for sequence in plan.joined:
             self._join(sequence)
         return plan

@@ -3,6 +3,7 @@
 from kvsim.cost.calibrated import CalibratedClock
 from kvsim.cost.drafts import DraftingClock
 from kvsim.cost.given import FixedClock, LinearClock
+from kvsim.cost.mapping import MappingClock
 from kvsim.cost.predictive import PredictiveClock
 from kvsim.cost.profile import Profile, read_profile
 from kvsim.cost.profile_clock import ProfileClock
@@ -13,6 +14,7 @@ __all__ = [
     "DraftingClock",
     "FixedClock",
     "LinearClock",
+    "MappingClock",
     "PredictiveClock",
     "Profile",
     "ProfileClock",

@@ -67,6 +67,14 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "speculation.tokens_per_decode": (
             "Tokens that a request receives per decode step it takes part in (tokens)."
         ),
+        "mapping.mapped_page_sets": (
+            "Page sets (a physical page in the K and the V tensor of every layer) mapped for "
+            "requests, in the whole run (count)."
+        ),
+        "mapping.reused_page_sets": (
+            "Page sets that requests did not have to map, because an earlier one had left them "
+            "mapped (count)."
+        ),
         "steps": "Engine steps: one schedule and one forward pass each (count).",
         "duration_s": "Simulated time from the workload's start to the end of the last step (s).",
         "measured.duration_s": "Length of the measured time: the whole run without a window (s).",

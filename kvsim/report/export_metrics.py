@@ -208,7 +208,7 @@ def cache_config(source: Source, settings: Scenario) -> dict[str, str]:
         for name in ("num_blocks", "block_size", "max_model_len")
     )
     concurrency = tokens = None
-    if settings.memory.kind == "paged" and blocks and size and longest:
+    if settings.memory.kind in ("paged", "vmm") and blocks and size and longest:
         concurrency = blocks / math.ceil(longest / size)
         tokens = int(concurrency * longest)
     labels = {

@@ -20,8 +20,8 @@ _STATISTICS = {
 _MORE = {
     "measured.from_s": "Start of the measured time (s).",
     "measured.to_s": "End of the measured time (s).",
-    "setup.block_size": "Tokens per KV block (tokens).",
-    "setup.num_blocks": "KV blocks of the pool, a null block included (blocks).",
+    "setup.block_size": "Tokens per KV block, or per page of a layer's K or V (tokens).",
+    "setup.num_blocks": "KV blocks or page sets of the pool, a null block included (blocks).",
     "setup.num_blocks_80_percent.0": (
         "The real server has at least so many blocks; the range holds with 80 % (blocks)."
     ),

@@ -70,6 +70,13 @@ WHOLE_RUN_ROWS = (
         ),
     ),
     (
+        "Mapping of pages, whole run",
+        (
+            Row("Mapped (page sets)", "mapping.mapped_page_sets"),
+            Row("Found mapped (page sets)", "mapping.reused_page_sets"),
+        ),
+    ),
+    (
         "Steps of the whole run",
         (
             Row("Simulated time (s)", "duration_s", 1, 2),

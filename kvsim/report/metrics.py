@@ -88,6 +88,8 @@ SERVICE_METRICS = (
     Metric("speculation.tokens_per_decode", "tokens", "higher"),
     Metric("speculation.draft_tokens", "tokens", None),
     Metric("speculation.accepted_tokens", "tokens", None),
+    Metric("mapping.mapped_page_sets", "page sets", "lower"),
+    Metric("mapping.reused_page_sets", "page sets", None),
     Metric("held_up_steps", "steps", "lower"),
     Metric("short_of_memory_steps", "steps", "lower"),
     Metric("queued_steps", "steps", "lower"),

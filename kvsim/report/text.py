@@ -64,6 +64,8 @@ TABLE_ROWS: tuple[Row, ...] = (
     Row("  last-token rule (tokens)", "prefix_cache.last_token_tokens"),
     Row("accepted drafts (%)", "speculation.acceptance_rate", 100, 2),
     Row("tokens per decode", "speculation.tokens_per_decode", 1, 3),
+    Row("mapped (page sets)", "mapping.mapped_page_sets"),
+    Row("  found mapped (page sets)", "mapping.reused_page_sets"),
     Row("preemptions", "preemptions"),
     Row("held up (requests)", "requests.held_up_by_fragmentation"),
     Row("held up (steps)", "held_up_steps"),
@@ -79,7 +81,7 @@ TABLE_ROWS: tuple[Row, ...] = (
     *_latency_rows("tpot_s", "TPOT"),
 )
 
-OPTIONAL_PATHS = ("prefix_cache.", "speculation.")
+OPTIONAL_PATHS = ("prefix_cache.", "speculation.", "mapping.")
 """Figures of mechanisms that a variant may not use at all."""
 
 _BLOCK_LATENCIES = (

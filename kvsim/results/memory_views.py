@@ -20,6 +20,7 @@ from kvsim.core.grow import GrowAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Sequence
+from kvsim.core.vmm import VmmAllocator
 
 Ranges = list[list[int]]
 """`[start_slot, slots]`, neighbours merged; of shared memory `[start_slot, slots, holders]`."""
@@ -62,11 +63,11 @@ class MemoryView(Protocol):
 
 
 class PagedView:
-    """Block tables; consecutive block ids are one extent."""
+    """Block tables; consecutive block ids are one extent. A page set is drawn as a block."""
 
     kind = "paged"
 
-    def __init__(self, allocator: PagedAllocator | GroupedAllocator) -> None:
+    def __init__(self, allocator: PagedAllocator | GroupedAllocator | VmmAllocator) -> None:
         self._first_id = allocator.pool.first_id
         self._usable = allocator.pool.num_usable
         self._block_size = allocator.block_size
@@ -203,7 +204,7 @@ class GrowView:
 def memory_view(allocator: Allocator) -> MemoryView:
     """The view of an allocator, by its class."""
     match allocator:
-        case PagedAllocator():
+        case PagedAllocator() | VmmAllocator():
             return PagedView(allocator)
         case GroupedAllocator():
             return GroupedView(allocator)

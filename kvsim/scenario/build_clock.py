@@ -10,6 +10,7 @@ from kvsim.cost import (
     DraftingClock,
     FixedClock,
     LinearClock,
+    MappingClock,
     PredictiveClock,
     ProfileClock,
     RooflineClock,
@@ -24,17 +25,21 @@ from kvsim.scenario.clock import (
 )
 from kvsim.scenario.engine import KV_CACHE_BYTES
 from kvsim.scenario.findings import SettingsError
+from kvsim.scenario.memory import VmmMemory
 from kvsim.scenario.settings import Scenario
 
 
 def build_clock(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
     """The clock of one variant. `model` and `gpu` are there when its kind needs them."""
-    clock = _without_drafter(settings, model, gpu)
+    clock = _of_kind(settings, model, gpu)
+    memory = settings.memory
+    if isinstance(memory, VmmMemory) and memory.map_page_s:
+        clock = MappingClock(clock, map_page_s=memory.map_page_s)
     drafts = settings.engine.speculative_config
     return DraftingClock(clock, draft_step_s=drafts.draft_step_s) if drafts else clock
 
 
-def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
+def _of_kind(settings: Scenario, model: Model | None, gpu: Gpu | None) -> PredictiveClock:
     clock = settings.clock
     if isinstance(clock, FixedClockSettings):
         return FixedClock(clock.step_s, copy_token_s=clock.copy_token_s)
@@ -45,7 +50,7 @@ def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -
             context_token_s=clock.context_token_s,
             decode_s=clock.decode_s,
             copy_token_s=clock.copy_token_s,
-            read_efficiency=(clock.read_efficiency or {}).get(str(settings.memory.block_size), 1.0),
+            read_efficiency=_read_efficiency(settings, clock),
         )
     assert model is not None  # kvsim.scenario.checks
     if isinstance(clock, ProfileClockSettings):
@@ -57,6 +62,13 @@ def _without_drafter(settings: Scenario, model: Model | None, gpu: Gpu | None) -
     if isinstance(clock, RooflineClockSettings):
         return RooflineClock(model, gpu, tp=tp, t0_s=clock.t0_s, kv_dtype_bytes=kv_dtype_bytes)
     return CalibratedClock(model, gpu, tp=tp, engine=clock.engine, kv_dtype_bytes=kv_dtype_bytes)
+
+
+def _read_efficiency(settings: Scenario, clock: LinearClockSettings) -> float:
+    memory = settings.memory
+    if clock.read_efficiency is None or isinstance(memory, VmmMemory):
+        return 1.0
+    return clock.read_efficiency.get(str(memory.block_size), 1.0)
 
 
 def _profile_clock(settings: Scenario, clock: ProfileClockSettings, model: Model) -> ProfileClock:

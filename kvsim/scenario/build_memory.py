@@ -12,8 +12,9 @@ from kvsim.core.grow import GrowAllocator
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.protocols import Allocator
 from kvsim.core.speculative_scheduler import Speculation
+from kvsim.core.vmm import VmmAllocator
 from kvsim.scenario.foresight import ForesightAllocator
-from kvsim.scenario.memory import ContiguousMemory, GrowMemory, PagedMemory
+from kvsim.scenario.memory import ContiguousMemory, GrowMemory, PagedMemory, VmmMemory
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.sizing import Sizing
 
@@ -28,6 +29,10 @@ def build_memory(settings: Scenario, sizing: Sizing, speculation: Speculation | 
             return ContiguousAllocator(**contiguous_settings(memory, sizing))
         case GrowMemory():
             return GrowAllocator(num_blocks, memory.block_size)
+        case VmmMemory():
+            return VmmAllocator(
+                num_blocks, sizing.block_size, keep_mapped_pages=memory.keep_mapped_pages
+            )
 
 
 def contiguous_settings(memory: ContiguousMemory, sizing: Sizing) -> dict[str, Any]:

@@ -18,7 +18,8 @@ MAX_REPLICAS = 2000
 
 def check(scenario: Scenario) -> None:
     """Raise `SettingsError` for the first rule that the settings break."""
-    rules = (_seeds, _names_and_windows, _token_budget, _memory_kind, *FEATURE_RULES, _sources)
+    general = (_seeds, _names_and_windows, _token_budget, _memory_kind)
+    rules = (*general, *FEATURE_RULES, _pages, _sources)
     for rule in rules:
         for finding in rule(scenario):
             raise SettingsError(*finding)
@@ -80,10 +81,10 @@ def _memory_kind(scenario: Scenario) -> Iterator[Finding]:
             f"must be contiguous with engine.scheduler = orca, got {memory.kind}",
             "Set memory.kind to contiguous, or engine.scheduler to vllm",
         )
-    if scheduler == "static" and memory.kind == "paged":
+    if scheduler == "static" and memory.kind in ("paged", "vmm"):
         yield Finding(
             "memory.kind",
-            "must be contiguous or grow with engine.scheduler = static, got paged",
+            f"must be contiguous or grow with engine.scheduler = static, got {memory.kind}",
             "Set memory.kind to contiguous, or engine.scheduler to vllm",
         )
     if memory.kind == "grow" and scheduler != "static":
@@ -123,11 +124,34 @@ def _memory_kind(scenario: Scenario) -> Iterator[Finding]:
             )
 
 
+def _pages(scenario: Scenario) -> Iterator[Finding]:
+    if scenario.memory.kind == "vmm" and scenario.model is None:
+        yield Finding(
+            "model",
+            "is missing, and memory.kind is vmm, whose pages hold as many tokens as the model's"
+            " layers allow",
+            "Name a model, or set memory.kind to paged",
+        )
+
+
+def _read_efficiency(scenario: Scenario) -> Iterator[Finding]:
+    memory, clock = scenario.memory, scenario.clock
+    if memory.kind == "vmm" or clock.kind != "linear" or clock.read_efficiency is None:
+        return
+    if str(memory.block_size) not in clock.read_efficiency:
+        yield Finding(
+            "clock.read_efficiency",
+            f"has no entry for memory.block_size = {memory.block_size}",
+            f"Add {memory.block_size} with a number > 0 and <= 1",
+        )
+
+
 def _sources(scenario: Scenario) -> Iterator[Finding]:
     """What must be known to size the memory, to time steps and to bound lengths."""
     reasons = []
     if scenario.memory.num_blocks is None:
-        reasons.append("memory.num_blocks is left out")
+        name = "num_page_sets" if scenario.memory.kind == "vmm" else "num_blocks"
+        reasons.append(f"memory.{name} is left out")
     if scenario.clock.kind in ("roofline", "calibrated"):
         reasons.append(f"clock.kind is {scenario.clock.kind}")
     measured = scenario.clock.kind == "profile"
@@ -146,14 +170,7 @@ def _sources(scenario: Scenario) -> Iterator[Finding]:
             "and clock.decode_s are both 0 seconds: decode steps would take no time",
             "Give one of them a positive value",
         )
-    block_size = scenario.memory.block_size
-    efficiencies = clock.read_efficiency if clock.kind == "linear" else None
-    if efficiencies is not None and str(block_size) not in efficiencies:
-        yield Finding(
-            "clock.read_efficiency",
-            f"has no entry for memory.block_size = {block_size}",
-            f"Add {block_size} with a number > 0 and <= 1",
-        )
+    yield from _read_efficiency(scenario)
     if scenario.model is None and scenario.engine.max_model_len is None:
         yield Finding(
             "engine.max_model_len",

@@ -13,7 +13,7 @@ def group_findings(settings: Scenario, groups: KvGroups) -> Iterator[Finding]:
     """What the settings ask for and layers with a sliding window cannot have."""
     engine, memory = settings.engine, settings.memory
     every = engine.prefix_cache_retention_interval
-    if every and every % memory.block_size:
+    if every and memory.kind != "vmm" and every % memory.block_size:
         yield Finding(
             "engine.prefix_cache_retention_interval",
             f"must be a multiple of memory.block_size = {memory.block_size} tokens, got {every}",

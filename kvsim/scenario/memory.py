@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvsim.scenario.fields import MAX_BLOCKS, Section, Tokens
+from kvsim.scenario.fields import MAX_BLOCKS, Seconds, Section, Tokens
 
 NumBlocks = Annotated[
     int,
@@ -15,6 +15,16 @@ NumBlocks = Annotated[
         le=MAX_BLOCKS,
         description="KV blocks of the pool; left out, the memory budget of model and GPU decides",
         json_schema_extra={"unit": "block"},
+    ),
+]
+NumPageSets = Annotated[
+    int,
+    Field(
+        ge=2,
+        le=MAX_BLOCKS,
+        description="page sets of the pool, each one page in the K and the V tensor of every layer;"
+        " left out, the memory budget of model and GPU decides",
+        json_schema_extra={"unit": "page set"},
     ),
 ]
 BlockSize = Annotated[
@@ -80,12 +90,44 @@ class GrowMemory(Section):
     num_blocks: NumBlocks | None = None
 
 
+class VmmMemory(Section):
+    """Virtually contiguous; physical pages are mapped as requests grow (vAttention, kvcached).
+
+    Blocks are page sets: one page in the K and the V tensor of every layer.
+    """
+
+    kind: Literal["vmm"]
+    page_kib: Literal[64, 128, 256, 2048] = Field(
+        default=2048,
+        description="size of a physical page in KiB: 2048 with an unchanged driver, less with"
+        " vAttention's; with the model it decides how many tokens a page holds",
+        json_schema_extra={"unit": "KiB"},
+    )
+    num_page_sets: NumPageSets | None = None
+    keep_mapped_pages: bool = Field(
+        default=True,
+        description="whether the pages of a request that ends stay mapped for the next one"
+        " (vAttention's deferred reclamation)",
+    )
+    map_page_s: Seconds = Field(
+        default=0.0,
+        description="seconds added to a step per page set that it maps; 0: mapping is hidden behind"
+        " computation, as vAttention does",
+    )
+
+    @property
+    def num_blocks(self) -> int | None:
+        """Page sets are what this memory hands out."""
+        return self.num_page_sets
+
+
 MEMORY_KINDS: dict[str, type[Section]] = {
     "paged": PagedMemory,
     "contiguous": ContiguousMemory,
     "grow": GrowMemory,
+    "vmm": VmmMemory,
 }
 Memory = Annotated[
-    PagedMemory | ContiguousMemory | GrowMemory,
+    PagedMemory | ContiguousMemory | GrowMemory | VmmMemory,
     Field(discriminator="kind", description="the KV memory and its allocator"),
 ]

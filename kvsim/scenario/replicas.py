@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from kvsim.core.protocols import Recorder
+from kvsim.core.protocols import Allocator, Recorder
 from kvsim.core.request import Request
+from kvsim.core.vmm import VmmAllocator
 from kvsim.cost import PredictiveClock
 from kvsim.errors import InputError
 from kvsim.results import (
@@ -103,10 +104,11 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
 
 
 def _check_chunks(name: str, settings: Scenario, traffic: Traffic) -> None:
-    if not settings.engine.enable_prefix_caching:
+    memory = settings.memory
+    if memory.kind != "paged" or not settings.engine.enable_prefix_caching:
         return
     try:
-        check_blocks_fit_chunks(settings.memory.block_size, traffic.workload.chunk_tokens)
+        check_blocks_fit_chunks(memory.block_size, traffic.workload.chunk_tokens)
     except InputError as error:
         raise InputError(
             f"{name}: memory.block_size {error.problem}, while prefixes are cached",
@@ -193,7 +195,7 @@ def _entry(
             "max_num_seqs": settings.engine.max_num_seqs,
             "max_num_batched_tokens": settings.engine.max_num_batched_tokens,
             "memory": settings.memory.kind,
-            "block_size": settings.memory.block_size,
+            "block_size": sizing.block_size,
             "num_blocks": sizing.num_blocks,
             "num_blocks_80_percent": budget and [budget.num_blocks_low, budget.num_blocks_high],
             "max_model_len": sizing.max_model_len,
@@ -203,7 +205,15 @@ def _entry(
             "notes": list(server.notes),
         },
         "stuck": asdict(end.stuck) if end.stuck else None,
+        **_mapping(server.allocator),
     }
+
+
+def _mapping(allocator: Allocator) -> dict[str, Any]:
+    """What mapping physical pages took; nothing for memory without it."""
+    if isinstance(allocator, VmmAllocator):
+        return {"mapping": allocator.mapping_counts()}
+    return {}
 
 
 def workload_entry(traffic: Traffic) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kvsim.catalog import (
     get_gpu,
     get_model,
     kv_groups,
+    tokens_per_page,
 )
 from kvsim.cost import PredictiveClock
 from kvsim.errors import InputError
@@ -25,6 +26,7 @@ from kvsim.scenario.build_clock import build_clock
 from kvsim.scenario.engine import KV_CACHE_BYTES, EngineSettings
 from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.group_checks import group_findings
+from kvsim.scenario.memory import VmmMemory
 from kvsim.scenario.settings import Scenario
 
 
@@ -41,6 +43,8 @@ class Sizing:
     gpu: Gpu | None
     groups: KvGroups
     """Groups of layers that share the pool; without a model one that keeps every token."""
+    block_size: int
+    """Tokens per block, or per page set."""
 
     @property
     def model_name(self) -> str | None:
@@ -74,16 +78,33 @@ def size_server(settings: Scenario) -> Sizing:
         raise SettingsError(*finding)
     max_model_len = _max_model_len(settings.engine, model)
     _check_lengths(settings.engine, max_model_len)
+    block_size = _block_size(settings, model)
     num_blocks = settings.memory.num_blocks
     if num_blocks is None:
         assert model is not None  # kvsim.scenario.checks
         assert gpu is not None
-        budget = _budget(settings, model, gpu)
-        _check_longest(settings, budget, groups, max_model_len)
+        budget = _budget(settings, model, gpu, block_size)
+        _check_longest(settings, budget, groups, block_size, max_model_len)
         num_blocks = budget.num_blocks
     with _blamed_on("hardware"):
         clock = build_clock(settings, model, gpu)
-    return Sizing(num_blocks, max_model_len, clock, budget, model, gpu, groups)
+    return Sizing(num_blocks, max_model_len, clock, budget, model, gpu, groups, block_size)
+
+
+def _block_size(settings: Scenario, model: Model | None) -> int:
+    """Tokens of one block, which for pages follow from the model."""
+    memory = settings.memory
+    if not isinstance(memory, VmmMemory):
+        return memory.block_size
+    assert model is not None  # kvsim.scenario.checks
+    tp = settings.hardware.count if settings.hardware else 1
+    width = KV_CACHE_BYTES[settings.engine.kv_cache_dtype]
+    try:
+        return tokens_per_page(model, memory.page_kib, tp=tp, kv_dtype_bytes=width)
+    except InputError as error:
+        places = {"tp": "hardware.count", "page_kib": "memory.page_kib"}
+        setting = places.get(error.where or "", "memory.kind")
+        raise SettingsError(setting, f"cannot be used: {error.problem}", error.fix) from error
 
 
 @contextmanager
@@ -154,7 +175,7 @@ def _check_lengths(engine: EngineSettings, max_model_len: int) -> None:
         )
 
 
-def _budget(settings: Scenario, model: Model, gpu: Gpu) -> Budget:
+def _budget(settings: Scenario, model: Model, gpu: Gpu, block_size: int) -> Budget:
     engine = settings.engine
     with _blamed_on("hardware"), _settings_named():
         return compute_budget(
@@ -162,7 +183,7 @@ def _budget(settings: Scenario, model: Model, gpu: Gpu) -> Budget:
             gpu,
             tp=settings.hardware.count if settings.hardware else 1,
             gpu_memory_utilization=engine.gpu_memory_utilization,
-            block_size=settings.memory.block_size,
+            block_size=block_size,
             max_num_batched_tokens=engine.max_num_batched_tokens,
             max_num_seqs=engine.max_num_seqs,
             kv_dtype_bytes=KV_CACHE_BYTES[engine.kv_cache_dtype],
@@ -171,10 +192,9 @@ def _budget(settings: Scenario, model: Model, gpu: Gpu) -> Budget:
 
 
 def _check_longest(
-    settings: Scenario, budget: Budget, groups: KvGroups, max_model_len: int
+    settings: Scenario, budget: Budget, groups: KvGroups, block_size: int, max_model_len: int
 ) -> None:
     """A server starts only if its memory holds one request of max_model_len."""
-    block_size = settings.memory.block_size
     in_flight = tokens_in_flight(settings.engine)
 
     def fits(tokens: int) -> bool:

@@ -51,6 +51,14 @@ def test_explain_shows_where_times_and_memory_come_from(kvsim: Command) -> None:
     assert "activation_peak" not in kvsim("run", "quickstart", *limit).out
 
 
+def test_pages_are_explained_by_what_they_hold(kvsim: Command) -> None:
+    limit = ("--set", "workload.num_requests=5")
+    out = kvsim("run", "vmm-against-paged", "--explain", *limit).out
+    for words in ("4,943 page sets of 32 (", "vmm-2m: pages", "tokens_per_page", "map_page_s"):
+        assert words in out
+    assert "paged: pages" not in out
+
+
 def test_set_changes_a_setting(kvsim: Command, tmp_path: Path) -> None:
     path = str(write_small(tmp_path))
     overrides = ("--set", "memory.num_blocks=5", "--set", "clock.step_s=2")

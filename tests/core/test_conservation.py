@@ -22,6 +22,7 @@ from kvsim.core.request import Request
 from kvsim.core.scheduler_base import QueueScheduler
 from kvsim.core.static_scheduler import StaticScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.core.vmm import VmmAllocator
 
 MODEL_LEN = 96
 Build = Callable[[int, int], Allocator]
@@ -76,6 +77,7 @@ SCHEDULERS: dict[str, Callable[[Allocator, int], QueueScheduler]] = {
 }
 COMBINATIONS: dict[str, tuple[Build, Callable[[Allocator, int], QueueScheduler]]] = {
     "vllm on paged": (PagedAllocator, SCHEDULERS["vllm"]),
+    "vllm on vmm": (VmmAllocator, SCHEDULERS["vllm"]),
     "static on grow": (GrowAllocator, SCHEDULERS["static"]),
     **{f"vllm on paged, {order}": (cached(order), SCHEDULERS["vllm"]) for order in EVICTION_ORDERS},
     **{

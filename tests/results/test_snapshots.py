@@ -16,6 +16,7 @@ from kvsim.core.protocols import NO_HIT, Allocator, Scheduler
 from kvsim.core.request import Request, Sequence
 from kvsim.core.static_scheduler import StaticScheduler
 from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.core.vmm import VmmAllocator
 from kvsim.cost import FixedClock
 from kvsim.errors import InputError
 from kvsim.report.memory_map import segments, totals
@@ -40,6 +41,11 @@ def paged(null_block: bool) -> tuple[Allocator, Scheduler]:
     return memory, VllmScheduler(memory, **LIMITS, **BUDGET)
 
 
+def vmm() -> tuple[Allocator, Scheduler]:
+    memory = VmmAllocator(40, 4)
+    return memory, VllmScheduler(memory, **LIMITS, **BUDGET)
+
+
 def grow() -> tuple[Allocator, Scheduler]:
     memory = GrowAllocator(300, 2)
     return memory, StaticScheduler(memory, **LIMITS)
@@ -59,6 +65,7 @@ MEMORIES = {
     "max, buddy": lambda: contiguous("max", "buddy"),
     "pow2, buddy": lambda: contiguous("pow2", "buddy"),
     "oracle, first fit": lambda: contiguous("oracle", "first_fit"),
+    "virtual addresses": vmm,
     "grow": grow,
     "layer groups": grouped,
 }

@@ -28,7 +28,18 @@ SCHEMA = scenario_schema()
 KEYS = sorted(
     {key for part in (SCHEMA, *SCHEMA["$defs"].values()) for key in part.get("properties", {})}
 )
-WORDS = ["paged", "contiguous", "grow", "vllm", "orca", "static", "fixed", "linear", "roofline"]
+WORDS = [
+    "paged",
+    "contiguous",
+    "grow",
+    "vmm",
+    "vllm",
+    "orca",
+    "static",
+    "fixed",
+    "linear",
+    "roofline",
+]
 WORDS += ["calibrated", "poisson", "constant", "uniform", "lognormal", "quantiles", "all_at_once"]
 WORDS += ["llama-3-8b", "deepseek-v3", "a100-40gb", "t4", "azure-conv-2023", "max", "buddy"]
 WORDS += [

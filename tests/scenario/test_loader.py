@@ -208,7 +208,11 @@ def test_several_problems_are_counted(refusal: Refusal) -> None:
         ("version.x=4", "--set version.x", "version is a value, not a section, got 1"),
         ("engine.max_num_seqs=[", "--set engine.max_num_seqs", "is not valid YAML"),
         ("engine.speed=4", "--set engine.speed", "engine.speed is not a setting"),
-        ("memory={kind: x}", "--set memory", "must be one of paged, contiguous, grow, got 'x'"),
+        (
+            "memory={kind: x}",
+            "--set memory",
+            "must be one of paged, contiguous, grow, vmm, got 'x'",
+        ),
         (
             "compare.contiguous-max.memory.reserve=x",
             "--set compare.contiguous-max.memory.reserve",

@@ -26,6 +26,7 @@ def test_the_scenarios_of_the_checkout_are_the_shipped_ones() -> None:
     assert {"quickstart", "azure-conv", "azure-code"} <= set(NAMES)
     assert {"scheduler-vs-allocator", "block-size-sweep"} <= set(NAMES)
     assert {"chat-prefix-cache", "mooncake-conversation"} <= set(NAMES)
+    assert "vmm-against-paged" in NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,6 +76,23 @@ def test_the_block_size_sweep_shows_the_tail_of_the_last_block_growing() -> None
     assert tails[1] == 0
     for block_size in (8, 16, 32, 64, 128):
         assert tails[block_size] == pytest.approx((block_size - 1) / 2, rel=0.05)
+
+
+def test_pages_of_2_mib_waste_tails_and_pages_of_64_kib_do_not() -> None:
+    variants = _run("vmm-against-paged")["variants"]
+    tails = {
+        name: entry["memory"]["empty_tail_slots_per_sequence"] for name, entry in variants.items()
+    }
+    assert tails["paged"] == pytest.approx(7.5, rel=0.05)
+    assert tails["vmm-64k"] == pytest.approx(15.5, rel=0.05)
+    assert 600 < tails["vmm-2m"] < 800
+    assert all(entry["memory"]["by_time"]["external"] == 0 for entry in variants.values())
+    kept, anew = variants["vmm-2m-mapping"], variants["vmm-2m-mapping-all"]
+    assert anew["mapping"]["mapped_page_sets"] > 3 * kept["mapping"]["mapped_page_sets"]
+    means = [variants[name]["ttft_s"]["mean"] for name in ("vmm-64k", "vmm-2m")]
+    means += [entry["ttft_s"]["mean"] for entry in (kept, anew)]
+    assert means == sorted(means)
+    assert variants["contiguous-max"]["batch"]["mean"] < 0.6 * variants["vmm-2m"]["batch"]["mean"]
 
 
 def test_schedulers_and_allocators_can_be_told_apart() -> None:

@@ -1,0 +1,316 @@
+"""Continuous batching of requests with several branches: sequence groups.
+
+Sources: SOSP'23 section 4.5 (a group's sequences are always scheduled and preempted together;
+first come first served, the latest arrivals are preempted first) and vLLM's V0 engine (admission
+asks for the prompt's blocks only, `max_num_seqs` counts branches from admission on). Order, token
+budget and chunked prefill are those of vllm_scheduler.py, so that a request with one branch is
+served exactly as there.
+
+Where the sources leave a choice, ours is:
+
+* A group grows by counting the blocks that it needs, all or nothing. V0 asks for one free block
+  per branch, which can preempt a group that would have fitted.
+* V0 swaps preempted groups of several sequences out, and recomputes single ones only. Here a
+  group is always recomputed: the prompt once, then, from the next step on, each branch's generated
+  tokens behind its share of the prompt (section 4.5: they join the prompt and are computed in a
+  prompt phase). What beams shared beyond the prompt is not shared again. A branch that is ready
+  waits for the others. Admission of such a group asks for all these blocks, and generated tokens
+  may be spread over several steps even where prompts stay whole.
+* Decodes come before prefill chunks in the budget, so a decoding group never waits.
+"""
+
+from __future__ import annotations
+
+from kvsim.core.branches import BranchingAllocator
+from kvsim.core.plan import Chunk, StepPlan
+from kvsim.core.protocols import NO_HIT
+from kvsim.core.request import Request, Sequence, State
+from kvsim.core.scheduler_base import QueueScheduler
+from kvsim.core.sequence_group import (
+    ONE,
+    Draw,
+    SequenceGroup,
+    check_branching,
+    group_blocks,
+)
+from kvsim.core.vllm_scheduler import recomputed_tokens
+
+
+class GroupScheduler(QueueScheduler):
+    """First come first served over groups; every step visits every running branch.
+
+    Queues, plans (`admitted`, `preempted`, `joined`, `finished`) and counts of running and waiting
+    requests name a group by its root; `chunks`, `num_decodes` and `scheduled()` name branches.
+    """
+
+    def __init__(
+        self,
+        allocator: BranchingAllocator,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        enable_chunked_prefill: bool = True,
+        long_prefill_token_threshold: int = 0,
+        watermark: float = 0.0,
+        reserve_full_isl: bool = True,
+        on_never_fits: str = "reject",
+        draw: Draw | None = None,
+    ) -> None:
+        """Arguments as in `VllmScheduler`; `max_num_seqs` counts branches.
+
+        `draw` chooses the parents of beams with the ancestry `wright_fisher`.
+        """
+        super().__init__(
+            allocator,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            on_never_fits=on_never_fits,
+        )
+        if max_num_batched_tokens < max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens (={max_num_batched_tokens}) must be >= max_num_seqs "
+                f"(={max_num_seqs})"
+            )
+        if not 0.0 <= watermark < 1.0:
+            raise ValueError(f"watermark (={watermark}) must be in [0, 1)")
+        self.memory = allocator
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.watermark_blocks = int(watermark * allocator.num_blocks)
+        self.reserve_full_isl = reserve_full_isl
+        self.groups: dict[Sequence, SequenceGroup] = {}
+        """Running groups by root, in order of admission."""
+        self._queued: dict[Sequence, SequenceGroup] = {}
+        self._draw = draw
+        self._next_order = 0
+        self._decodes = 0
+        """Branches of the running groups that decode: their tokens of this step are reserved."""
+
+    # Queue
+
+    def unservable(self, request: Request) -> str | None:
+        """Why the request alone could not finish in an empty memory, or None.
+
+        Counts what its branches need without sharing generated blocks: for beams an upper bound
+        that a recomputed group reaches.
+        """
+        width = (request.branches or ONE).width
+        if width > self.max_num_seqs:
+            return f"{width} branches, max_num_seqs (={self.max_num_seqs}) counts each"
+        final_kv = min(request.prompt_tokens + request.output_tokens, self.max_model_len) - 1
+        generated = max(final_kv - request.prompt_tokens, 0)
+        block_size = self.memory.block_size
+        blocks = group_blocks(request.prompt_tokens, generated, width, block_size)
+        return self.memory.never_fits(request, blocks * block_size)
+
+    def add(self, request: Request) -> Sequence:
+        """Append the request to the queue. Raises `ValueError` for branches that cannot be."""
+        check_branching(request, self._draw)
+        root = Sequence(request, self.max_model_len)
+        self._queued[root] = SequenceGroup(root)
+        self.waiting.add(root)
+        return root
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Cancel between steps; the memory of all branches is free at once. None if unknown."""
+        waiting = self._abort_waiting(request_id)
+        if waiting is not None:
+            del self._queued[waiting]
+            return waiting
+        for root, group in self.groups.items():
+            if root.request.request_id == request_id:
+                self._leave(group)
+                for branch in group.active:
+                    self.memory.release(branch)
+                root.state = State.ABORTED
+                return root
+        return None
+
+    def has_work(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self.groups) or bool(self.waiting)
+
+    def running(self) -> list[Sequence]:
+        """All branches that hold memory, in running order."""
+        return [branch for group in self.groups.values() for branch in group.active]
+
+    def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
+        """What waits and what runs, in order: the roots, one per request."""
+        return list(self.waiting), list(self.groups)
+
+    def computed_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a running branch that have KV, the latest step's included."""
+        return sequence.computed
+
+    def _computed_before_step(self, sequence: Sequence) -> int:
+        return sequence.computed
+
+    # Step
+
+    def schedule(self) -> StepPlan:
+        """Serve running groups in order, then admit from the queue unless one was preempted."""
+        plan = self._begin()
+        plan.listed = []
+        limit = self._chunk_limit()
+        for root, group in list(self.groups.items()):
+            if root in self.groups:
+                self._serve(group, limit, plan)
+        if self.waiting and not plan.preempted:
+            self._admit(plan, limit)
+        return self._close_groups(plan)
+
+    def complete(self, plan: StepPlan) -> list[Sequence]:
+        """Fork computed prompts, sample, choose survivors; free what ends in running order."""
+        finished: list[Sequence] = []
+        for root, group in list(self.groups.items()):
+            if group.forks_now():
+                group.fork(self.memory)
+            if not (group.decoding or root in plan.joined):
+                continue
+            if group.sample():
+                self._finish_group(group)
+                finished.append(root)
+                continue
+            group.survive(self.memory, self._draw)
+            if not group.decoding:
+                group.decoding = True
+                self._decodes += group.width
+                for branch in group.beams:
+                    branch.state = State.DECODING
+        plan.finished = finished
+        return finished
+
+    def _chunk_limit(self) -> int:
+        """Most tokens of one prefill in this step; the threshold is off for a lone request."""
+        threshold = self.long_prefill_token_threshold
+        if threshold > 0 and len(self.groups) + len(self.waiting) > 1:
+            return threshold
+        return self.max_model_len
+
+    def _serve(self, group: SequenceGroup, limit: int, plan: StepPlan) -> None:
+        """Give all branches of a running group their tokens, preempting the last groups."""
+        branches = group.active
+        if group.decoding:
+            new_tokens = [1] * len(branches)
+        else:
+            left = self.max_num_batched_tokens - plan.prefill_tokens - self._decodes
+            new_tokens = []
+            for branch, target in zip(branches, group.targets(), strict=True):
+                new_tokens.append(min(target - branch.computed, limit, left))
+                left -= new_tokens[-1]
+        while not self.memory.append_group(branches, new_tokens):
+            victim = self.groups[next(reversed(self.groups))]
+            self._preempt_group(victim, plan)
+            if victim is group:
+                return
+        for branch, tokens in zip(branches, new_tokens, strict=True):
+            if group.decoding:
+                self._compute_decode(branch, plan)
+            elif tokens:
+                self._compute_chunk(branch, tokens, plan)
+        self._note_joined(group, plan)
+
+    def _compute_decode(self, branch: Sequence, plan: StepPlan) -> None:
+        branch.computed += 1
+        plan.num_decodes += 1
+        plan.decode_context_tokens += branch.computed
+        assert plan.listed is not None
+        plan.listed.append((branch, 1))
+
+    def _compute_chunk(self, branch: Sequence, new_tokens: int, plan: StepPlan) -> None:
+        chunk = Chunk(new_tokens, branch.computed)
+        plan.chunks.append(chunk)
+        plan.prefills.append(branch)
+        plan.prefill_tokens += new_tokens
+        plan.recomputed_tokens += recomputed_tokens(branch, chunk)
+        branch.computed += new_tokens
+        branch.chunk_tokens = new_tokens
+        assert plan.listed is not None
+        plan.listed.append((branch, new_tokens))
+
+    def _note_joined(self, group: SequenceGroup, plan: StepPlan) -> None:
+        """Whether the group samples at the end of this step for the first time since admission."""
+        if group.decoding or (not group.forked and group.sampled):
+            return
+        targets = group.targets()
+        if all(b.computed == target for b, target in zip(group.active, targets, strict=True)):
+            plan.joined.append(group.root)
+
+    def _preempt_group(self, group: SequenceGroup, plan: StepPlan) -> None:
+        """Take back the memory of all branches; the group goes to the head of the queue."""
+        root = group.root
+        root.was_decoding = group.decoding
+        self._leave(group)
+        group.lose_memory(self.memory)
+        root.preemptions += 1
+        for branch in group.beams:
+            branch.state = State.WAITING
+        self._queued[root] = group
+        self.waiting.requeue(root)
+        plan.preempted.append(root)
+
+    def _leave(self, group: SequenceGroup) -> None:
+        del self.groups[group.root]
+        if group.decoding:
+            self._decodes -= group.width
+
+    def _finish_group(self, group: SequenceGroup) -> None:
+        self._leave(group)
+        for branch in group.active:
+            self.memory.release(branch)
+        group.root.tokens = group.root.final_tokens
+        group.root.state = State.FINISHED
+
+    def _admit(self, plan: StepPlan, limit: int) -> None:
+        """Admit heads of the queue while budget, sequences and memory last; never skip one."""
+        budget = self.max_num_batched_tokens - self._decodes - plan.prefill_tokens
+        branches = sum(group.width for group in self.groups.values())
+        while budget > 0 and self.waiting:
+            head = self.waiting.head()
+            group = self._queued[head]
+            branches += group.width
+            if branches > self.max_num_seqs:
+                break
+            (target, *_) = group.targets()
+            new_tokens = min(target, limit)
+            if new_tokens > budget:
+                if not self.enable_chunked_prefill:
+                    break
+                new_tokens = budget
+            keep_free = self.watermark_blocks if self.groups else 0
+            gate = self._gate_slots(group) if self.reserve_full_isl else 0
+            if not self.memory.admit(head, NO_HIT, new_tokens, gate, keep_free):
+                break
+            self.waiting.pop()
+            self._start(group, plan)
+            self._compute_chunk(head, new_tokens, plan)
+            self._note_joined(group, plan)
+            budget -= new_tokens
+
+    def _gate_slots(self, group: SequenceGroup) -> int:
+        return group.blocks(self.memory.block_size) * self.memory.block_size
+
+    def _start(self, group: SequenceGroup, plan: StepPlan) -> None:
+        root = group.root
+        self.groups[root] = self._queued.pop(root)
+        root.admissions += 1
+        for branch in group.beams:
+            branch.order = self._next_order
+            branch.state = State.PREFILLING
+            self._next_order += 1
+        plan.admitted.append(root)
+        plan.hits.append(0)
+
+    def _close_groups(self, plan: StepPlan) -> StepPlan:
+        """Fill the plan's totals and look at the head of the queue."""
+        tokens = sum(branch.computed for branch in self.running())
+        plan.live_tokens = self.memory.usage.live_slots(tokens)
+        plan.num_running = len(self.groups)
+        plan.num_waiting = len(self.waiting)
+        if self.waiting:
+            need = self._queued[self.waiting.head()].blocks(self.memory.block_size)
+            plan.head_short_of_memory = need > self.memory.free_count()
+        plan.copies = self.memory.take_copies()
+        return plan
