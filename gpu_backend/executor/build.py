@@ -64,7 +64,13 @@ def build_executor(
     else:
         runtime = _cuda_runtime(allocator, addresses, settings, dtype, layout)
     return Executor(
-        scheduler, addresses, runtime, device=device, vocab=shape.vocab, check_every=check_every
+        scheduler,
+        addresses,
+        runtime,
+        device=device,
+        vocab=shape.vocab,
+        check_every=check_every,
+        num_threads=num_threads,
     )
 
 

@@ -7,6 +7,7 @@ import time
 from gpu_backend.executor.addresses import ContiguousAddresses, PagedAddresses
 from gpu_backend.executor.arrays import NumpyArray
 from gpu_backend.executor.batch import Batch
+from gpu_backend.executor.blas import limited_blas
 from gpu_backend.executor.checker import Checker
 from gpu_backend.executor.runtime import Engine, Runtime
 from gpu_backend.executor.timing import StepTiming
@@ -35,8 +36,13 @@ class Executor:
         device: str,
         vocab: int,
         check_every: int = 0,
+        num_threads: int | None = None,
     ) -> None:
-        """`runtime` reads `addresses`; `device` is what it was asked for; `vocab` in tokens."""
+        """`runtime` reads `addresses`; `device` is what it was asked for; `vocab` in tokens.
+
+        `num_threads` limits the matrix products of checks: threads that the BLAS starts for them
+        would spin on into the next steps.
+        """
         self.timings: list[StepTiming] = []
         """One per step since the start or the last `forget_timings`, in the order of execution."""
         self.checked_rows = 0
@@ -49,6 +55,7 @@ class Executor:
         self.batch = Batch(engine.max_num_seqs, addresses, vocab, engine.computed_tokens)
         self._checker = Checker(engine, self.batch, runtime, every=check_every)
         self._check_every = check_every
+        self._num_threads = num_threads
 
     @property
     def sampled(self) -> NumpyArray:
@@ -75,5 +82,6 @@ class Executor:
             StepTiming(plan.step, end - begin, device_s, ready - begin, cpu_end - cpu)
         )
         if self._check_every:
-            self.checked_rows += self._checker.check_if_due(plan, inputs)
+            with limited_blas(self._num_threads):
+                self.checked_rows += self._checker.check_if_due(plan, inputs)
         return end - begin

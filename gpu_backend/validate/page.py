@@ -183,17 +183,13 @@ def _layers(profile: Document) -> str:
     )
 
 
-def _speed(slowness: Sequence[Mapping[str, float]]) -> str:
+def _speed(slowness: Sequence[float]) -> str:
     if not slowness:
         return "The clock was not scaled: the device was taken to be as fast as at its calibration"
-    parts = []
-    for name in ("typical", "overall"):
-        values = [found[name] for found in slowness]
-        ends = f"{min(values):.3f} to {max(values):.3f} times"
-        parts.append(f"{name} {ends}, median {median(values):.3f} times")
+    ends = f"{min(slowness):.3f} to {max(slowness):.3f} times, median {median(slowness):.3f} times"
     return (
         "The clock was scaled by the device's speed during each run, measured on probe batches that"
-        f" are not steps of the traffic. Slowness in {len(slowness):,} runs: {'; '.join(parts)}"
+        f" are not steps of the traffic. Slowness in {len(slowness):,} runs: {ends}"
     )
 
 

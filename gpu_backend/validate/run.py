@@ -19,7 +19,7 @@ from gpu_backend.validate.judge import Found, judge, layout_ratios, step_bounds
 from gpu_backend.validate.lockstep import Lockstep, Simulated, simulate
 from gpu_backend.validate.record import RunRecorder
 from gpu_backend.validate.replayed import LOCKSTEP_FILE, read_rows
-from gpu_backend.validate.speed import ProbedClock, Slowness, SpeedProbe
+from gpu_backend.validate.speed import ProbedClock, SpeedProbe
 from gpu_backend.validate.traffic import all_at_once, at_rate, first_requests
 from kvsim.core.request import Request
 from kvsim.cost.profile import Profile
@@ -228,7 +228,7 @@ class Validation:
         for _ in range(self.scenario.validation.step_repeats):
             clock, counts = self._replay(simulated.plan_file)
             seconds = np.array([timing.wall_s for timing in clock.timings])
-            repeats.append(seconds / self._slowness().typical)
+            repeats.append(seconds / self._slowness())
             equal = equal and counts == simulated.plan_file.steps
             checked += clock.checked_rows
             self._advance()
@@ -267,17 +267,17 @@ class Validation:
             return clocks[-1]
 
         recorder = run_side(runnable, requests, load, make_clock)
-        slowness = self._slowness().overall
+        slowness = self._slowness()
         return _Run(recorder, slowness, cpu_share(clocks[0].timings, runnable.device))
 
     def _probed(self, clock: MeasuringClock) -> MeasuringClock:
         return clock if self._probe is None else ProbedClock(clock, self._probe)
 
-    def _slowness(self) -> Slowness:
-        return Slowness(1.0, 1.0) if self._probe is None else self._probe.result()
+    def _slowness(self) -> float:
+        return 1.0 if self._probe is None else self._probe.slowness()
 
     @property
-    def slowness(self) -> list[Slowness]:
+    def slowness(self) -> list[float]:
         """Of every measured run; empty where the device's speed is not followed."""
         return [] if self._probe is None else self._probe.history
 
@@ -367,7 +367,7 @@ def validate(validation: Validation, folder: Path | None = None) -> dict[str, An
             "measured_layers": validation.profile.document.get("measured_layers"),
             "layers": validation.profile.document["model"].get("layers"),
         },
-        "slowness": [found._asdict() for found in validation.slowness],
+        "slowness": validation.slowness,
         "bounds": bounds.model_dump(),
         "variants": {
             name: _variant(evidence, found[name], validation)

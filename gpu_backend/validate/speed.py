@@ -8,10 +8,10 @@ times over the profile's are the device's slowness during that run, and the cloc
 from __future__ import annotations
 
 import statistics
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_backend.device import MeasuringClock
-from gpu_backend.grid import REPEATS, GridSpec
+from gpu_backend.grid import GridSpec, measure_point
 from gpu_backend.layouts import CacheLayout
 from gpu_backend.steps import Point
 from kvsim.core.plan import StepPlan
@@ -20,15 +20,6 @@ from kvsim.errors import InputError
 
 EVERY_S = 0.75
 """Seconds of measured steps between two probes of a run."""
-
-
-class Slowness(NamedTuple):
-    """Above 1 the device is slower than at its calibration."""
-
-    typical: float
-    """Median over the batches: what a step's median takes."""
-    overall: float
-    """Of the sums, interruptions included: what a whole run takes."""
 
 
 class SpeedProbe:
@@ -47,27 +38,28 @@ class SpeedProbe:
                 fix="Calibrate again",
             ) from None
         self._bench = spec.bench(layout, layers, seed=0)
-        self._samples: list[tuple[float, float]] = []
-        self.history: list[Slowness] = []
-        """One entry per `result`."""
+        self._ratios: list[float] = []
+        self.history: list[float] = []
+        """One entry per `slowness`."""
 
     def start(self) -> None:
         """Forget the samples so far and take the first."""
-        self._samples.clear()
+        self._ratios.clear()
         self.sample()
 
     def sample(self) -> None:
         """Run every batch, in the way in which its time in the profile was measured."""
         for point, seconds in self._seconds.items():
-            timings = self._bench.measure(point, REPEATS)
-            self._samples += [(timing.wall_s, seconds) for timing in timings]
+            row = measure_point(self._bench, "probe", point, 0)
+            self._ratios.append(row.wall_s / seconds)
 
-    def result(self) -> Slowness:
-        """Of the samples since `start`, after a last one."""
+    def slowness(self) -> float:
+        """Median of the samples since `start`, after a last one.
+
+        Above 1 the device is slower than at its calibration.
+        """
         self.sample()
-        ratios = [now / then for now, then in self._samples]
-        now, then = (sum(column) for column in zip(*self._samples, strict=True))
-        self.history.append(Slowness(statistics.median(ratios), now / then))
+        self.history.append(statistics.median(self._ratios))
         return self.history[-1]
 
 
