@@ -31,6 +31,7 @@ requests = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.none(),
     st.none(),
+    st.none(),
 )
 workloads = st.lists(
     requests, min_size=1, max_size=20, unique_by=lambda request: request.request_id
