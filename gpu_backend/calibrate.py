@@ -9,11 +9,11 @@ from typing import Any
 
 from gpu_backend.grid import GridSpec, Row, device_name, measure_rows
 from gpu_backend.profile_document import profile_document
+from gpu_backend.row_files import whole_lines
 from kvsim.errors import InputError
 
 ROWS_FILE = "calibration.jsonl"
 """The file of a prepared run (`python -m gpu_backend.bench`) that holds a grid's rows."""
-MAX_BYTES = 500_000_000
 
 
 def calibrate(
@@ -35,20 +35,7 @@ def calibrate_from(folder: Path) -> dict[str, Any]:
     that was cut off, is left out.
     """
     path = folder / ROWS_FILE
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}",
-            where=str(path),
-            fix="Name the folder that `python -m gpu_backend.bench --out` wrote",
-        ) from None
-    except ValueError:  # a NUL in the name, or bytes that are no text
-        raise InputError("is not a file of UTF-8 text", where=str(path)) from None
-    if size > MAX_BYTES:
-        raise InputError(f"is larger than {MAX_BYTES} bytes", where=str(path))
-    lines = text.split("\n")[:-1]
+    lines = whole_lines(path)
     if not lines:
         raise InputError("holds no rows", where=str(path), fix="Run the bench for longer")
     head = _parsed(lines[0], path, 1, _head)

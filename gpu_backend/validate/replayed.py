@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_backend.plan_file import PlanFile, StepCounts
+from gpu_backend.row_files import whole_lines
 from gpu_backend.scenario_device import runnable_variants
 from gpu_backend.validate.lockstep import simulate
 from gpu_backend.validate.record import RunRecorder
@@ -16,7 +17,6 @@ from kvsim.scenario.settings import Scenario
 
 LOCKSTEP_FILE = "lockstep.jsonl"
 """The file of a prepared run (`python -m gpu_backend.bench`) that holds a plan's rows."""
-MAX_BYTES = 500_000_000
 MAX_SECONDS = 1e6
 
 
@@ -60,7 +60,7 @@ def read_rows(folder: Path) -> ReplayedRows:
     path = folder / LOCKSTEP_FILE
     repeats: dict[int, list[tuple[float, StepCounts]]] = {}
     plans = set()
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(whole_lines(path), 1):
         try:
             row = json.loads(line)
             repeat, step = int(row["repeat"]), int(row["step"])
@@ -93,20 +93,3 @@ def read_rows(folder: Path) -> ReplayedRows:
         [[seconds for seconds, _ in steps] for steps in whole],
         [[counts for _, counts in steps] for steps in whole],
     )
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}",
-            where=str(path),
-            fix="Name the folder that `python -m gpu_backend.bench --out` wrote",
-        ) from None
-    except ValueError:  # a NUL in the name, or bytes that are no text
-        raise InputError("is not a file of UTF-8 text", where=str(path)) from None
-    if size > MAX_BYTES:
-        raise InputError(f"is larger than {MAX_BYTES} bytes", where=str(path))
-    return text.split("\n")[:-1]

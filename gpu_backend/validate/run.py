@@ -17,6 +17,7 @@ from gpu_backend.validate.framework import framework_fragmentation
 from gpu_backend.validate.free import CLOSED, Load, Pair, compare, cpu_share, run_side
 from gpu_backend.validate.judge import Found, judge, layout_ratios, step_bounds
 from gpu_backend.validate.lockstep import Lockstep, Simulated, simulate
+from gpu_backend.validate.profile_check import check_profile
 from gpu_backend.validate.record import RunRecorder
 from gpu_backend.validate.replayed import LOCKSTEP_FILE, read_rows
 from gpu_backend.validate.speed import ProbedClock, SpeedProbe
@@ -284,43 +285,6 @@ class Validation:
     def _advance(self) -> None:
         self._done += 1
         self._progress(self._done / self._total)
-
-
-def check_profile(profile: Profile, runnables: list[Runnable], device: str) -> None:
-    """Raise `InputError` unless the profile was measured as these variants are run."""
-    spec = runnables[0].device
-    found = profile.document["device"]
-    measured = profile.document["model"]
-    wanted: dict[str, tuple[Any, Any]] = {
-        "device": (found.get("kind"), device),
-        "num_threads": (found.get("num_threads"), spec.num_threads),
-        "dtype": (found.get("dtype"), spec.dtype),
-        "attention_only": (found.get("attention_only"), spec.attention_only),
-    }
-    for runnable in runnables:
-        engine, limits = runnable.settings.engine, profile.document["limits"]
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            if getattr(engine, name) > limits[name]:
-                raise InputError(
-                    f"the profile was measured up to {name} = {limits[name]}, {runnable.name} has "
-                    f"{getattr(engine, name)}",
-                    where="--profile",
-                    fix="Calibrate with this scenario",
-                )
-        shape = runnable.shape._asdict()
-        wanted |= {
-            "model": (measured.get("name"), runnable.model.name),
-            "shape": (measured.get("shape"), shape),
-            "layers": (measured.get("layers"), runnable.device.layers),
-        }
-        for name, (profiled, asked) in wanted.items():
-            if profiled != asked:
-                raise InputError(
-                    f"the profile was measured with {name} = {profiled}, {runnable.name} has "
-                    f"{asked}",
-                    where="--profile",
-                    fix="Calibrate with this scenario",
-                )
 
 
 def found_of(evidence: Evidence) -> Found:
