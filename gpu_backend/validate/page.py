@@ -16,7 +16,7 @@ from kvsim.report.html_embed import content_security_policy, embed_json, plotly_
 from kvsim.report.text import plain
 
 Document = Mapping[str, Any]
-"""What `gpu_backend.validate.run.validate` returns."""
+"""What `gpu_backend.validate.document.validate` returns."""
 
 MAX_BROKEN = 10
 """Bounds listed of a negative control; the others are counted."""

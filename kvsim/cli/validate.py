@@ -94,7 +94,8 @@ def _run(
     loaded = load_scenario(scenario, overrides)
     measured = read_profile(profile)
     with backend():
-        from gpu_backend.validate.run import Validation, validate
+        from gpu_backend.validate.document import validate
+        from gpu_backend.validate.run import Validation
 
         with share_bar("running") as progress:
             return validate(Validation(loaded, measured, progress=progress, **settings), folder)

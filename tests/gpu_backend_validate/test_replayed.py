@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("numba")
 
 from gpu_backend.plan_file import PlanFile
+from gpu_backend.validate.document import validate
 from gpu_backend.validate.replayed import LOCKSTEP_FILE, export_plan, read_rows
-from gpu_backend.validate.run import Validation, validate
+from gpu_backend.validate.run import Validation
 from kvsim.errors import InputError
 from tests.gpu_backend_validate.server import pretend, profile, scenario
 

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from gpu_backend.validate.run import Validation, validate
+from gpu_backend.validate.document import validate
+from gpu_backend.validate.run import Validation
 from kvsim.errors import InputError
 from tests.gpu_backend_validate.server import SCENARIO, pretend, profile, scenario
 
