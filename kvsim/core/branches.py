@@ -7,7 +7,8 @@ from collections.abc import Sequence as Seq
 
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import Copy
-from kvsim.core.request import Sequence
+from kvsim.core.protocols import NO_HIT
+from kvsim.core.request import Request, Sequence
 
 
 class SharedTail:
@@ -25,6 +26,19 @@ class SharedTail:
     def never_filled(self) -> int:
         """Slots of the block that no holder would ever fill."""
         return min(self.tails)
+
+
+def group_blocks(prompt: int, generated: int, width: int, block_size: int) -> int:
+    """Blocks of `width` branches with `generated` tokens each behind one prompt.
+
+    Nothing but whole prompt blocks is shared: closed form 4 of parallel sampling, an upper bound
+    for beams, which share more.
+    """
+    own = -(-(prompt + generated) // block_size)
+    if not generated:
+        return own
+    whole = prompt // block_size
+    return whole + width * (own - whole)
 
 
 class BranchingAllocator(PagedAllocator):
@@ -46,6 +60,41 @@ class BranchingAllocator(PagedAllocator):
         self._copies: list[Copy] = []
         self._num_copies = 0
         self._copied_tokens = 0
+
+    def group_never_fits(self, request: Request, width: int, final_kv_tokens: int) -> str | None:
+        """Why the whole pool could not hold so many branches of `final_kv_tokens` tokens, or None.
+
+        Counts what they need without sharing generated blocks: for beams an upper bound that a
+        recomputed group reaches.
+        """
+        generated = max(final_kv_tokens - request.prompt_tokens, 0)
+        blocks = group_blocks(request.prompt_tokens, generated, width, self.block_size)
+        return self.never_fits(request, blocks * self.block_size)
+
+    def admit_group(
+        self,
+        branches: Seq[Sequence],
+        generated: int,
+        new_tokens: int,
+        *,
+        gate: bool,
+        keep_free: int,
+    ) -> bool:
+        """Fill the root's table; refuse by the gate and the watermark."""
+        slots = self._known_blocks(branches, generated) * self.block_size if gate else 0
+        return self.admit(branches[0], NO_HIT, new_tokens, slots, keep_free)
+
+    def group_fits_sum(self, branches: Seq[Sequence], generated: int) -> bool:
+        """Whether all known tokens of a waiting group fit the free blocks."""
+        return self._known_blocks(branches, generated) <= self.pool.num_free()
+
+    def group_held_up(self, branches: Seq[Sequence], generated: int) -> bool:
+        """Never: any free block serves any sequence."""
+        return False
+
+    def _known_blocks(self, branches: Seq[Sequence], generated: int) -> int:
+        prompt = branches[0].request.prompt_tokens
+        return group_blocks(prompt, generated, len(branches), self.block_size)
 
     def fork(self, parent: Sequence, child: Sequence, computed: int) -> None:
         """Let `child` share all blocks of `parent`, which has KV of `computed` tokens.
@@ -76,6 +125,11 @@ class BranchingAllocator(PagedAllocator):
         before = tail.never_filled
         tail.tails.append(self._never_filled(child))
         usage.internal_tail += tail.never_filled - before
+
+    def replace(self, branch: Sequence, parent: Sequence, computed: int) -> None:
+        """Give up the branch's table and share the parent's."""
+        self.release(branch)
+        self.fork(parent, branch, computed)
 
     def append(
         self, sequence: Sequence, computed: int, new_tokens: int, known: int, in_flight: int = 0
@@ -192,7 +246,7 @@ class BranchingAllocator(PagedAllocator):
         return {
             "logical_blocks": physical + self.pool.num_extra_holders(),
             "physical_blocks": physical,
-            "copies_on_write": self._num_copies,
+            "copies": self._num_copies,
             "copied_tokens": self._copied_tokens,
         }
 

@@ -21,9 +21,8 @@ Where the sources leave a choice, ours is:
 
 from __future__ import annotations
 
-from kvsim.core.branches import BranchingAllocator
+from kvsim.core.group_memory import GroupMemory
 from kvsim.core.plan import Chunk, StepPlan
-from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence, State
 from kvsim.core.scheduler_base import QueueScheduler
 from kvsim.core.sequence_group import (
@@ -31,7 +30,6 @@ from kvsim.core.sequence_group import (
     Draw,
     SequenceGroup,
     check_branching,
-    group_blocks,
 )
 from kvsim.core.vllm_scheduler import recomputed_tokens
 
@@ -45,7 +43,7 @@ class GroupScheduler(QueueScheduler):
 
     def __init__(
         self,
-        allocator: BranchingAllocator,
+        allocator: GroupMemory,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -91,19 +89,12 @@ class GroupScheduler(QueueScheduler):
     # Queue
 
     def unservable(self, request: Request) -> str | None:
-        """Why the request alone could not finish in an empty memory, or None.
-
-        Counts what its branches need without sharing generated blocks: for beams an upper bound
-        that a recomputed group reaches.
-        """
+        """Why the request alone could not finish in an empty memory, or None."""
         width = (request.branches or ONE).width
         if width > self.max_num_seqs:
             return f"{width} branches, max_num_seqs (={self.max_num_seqs}) counts each"
-        final_kv = min(request.prompt_tokens + request.output_tokens, self.max_model_len) - 1
-        generated = max(final_kv - request.prompt_tokens, 0)
-        block_size = self.memory.block_size
-        blocks = group_blocks(request.prompt_tokens, generated, width, block_size)
-        return self.memory.never_fits(request, blocks * block_size)
+        final_tokens = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
+        return self.memory.group_never_fits(request, width, self._peak_slots(final_tokens))
 
     def add(self, request: Request) -> Sequence:
         """Append the request to the queue. Raises `ValueError` for branches that cannot be."""
@@ -280,17 +271,19 @@ class GroupScheduler(QueueScheduler):
                     break
                 new_tokens = budget
             keep_free = self.watermark_blocks if self.groups else 0
-            gate = self._gate_slots(group) if self.reserve_full_isl else 0
-            if not self.memory.admit(head, NO_HIT, new_tokens, gate, keep_free):
+            if not self.memory.admit_group(
+                group.root_first,
+                group.sampled,
+                new_tokens,
+                gate=self.reserve_full_isl,
+                keep_free=keep_free,
+            ):
                 break
             self.waiting.pop()
             self._start(group, plan)
             self._compute_chunk(head, new_tokens, plan)
             self._note_joined(group, plan)
             budget -= new_tokens
-
-    def _gate_slots(self, group: SequenceGroup) -> int:
-        return group.blocks(self.memory.block_size) * self.memory.block_size
 
     def _start(self, group: SequenceGroup, plan: StepPlan) -> None:
         root = group.root
@@ -310,7 +303,12 @@ class GroupScheduler(QueueScheduler):
         plan.num_running = len(self.groups)
         plan.num_waiting = len(self.waiting)
         if self.waiting:
-            need = self._queued[self.waiting.head()].blocks(self.memory.block_size)
-            plan.head_short_of_memory = need > self.memory.free_count()
+            head = self._queued[self.waiting.head()]
+            branches = head.root_first
+            if not self.memory.group_fits_sum(branches, head.sampled):
+                plan.head_short_of_memory = True
+            elif self.memory.group_held_up(branches, head.sampled):
+                plan.head_held_up = True
+                head.root.held_up_by_fragmentation = True
         plan.copies = self.memory.take_copies()
         return plan

@@ -25,6 +25,16 @@ class Copy(NamedTuple):
     tokens: int
 
 
+class Transfer(NamedTuple):
+    """KV moved between the device and memory outside it before the step's kernels run."""
+
+    link: str
+    """Name of the way, which has a direction: `swap_out`, `swap_in`, or a tier that is read."""
+    tokens: int
+    """Tokens moved, shared ones once."""
+    blocks: int
+
+
 class Outcome(NamedTuple):
     """What a sequence gets out of a step with speculation."""
 
@@ -71,6 +81,7 @@ class StepPlan:
         "prefills",
         "recomputed_tokens",
         "step",
+        "transfers",
     )
 
     def __init__(self, step: int, members: Mapping[int, Sequence]) -> None:
@@ -98,6 +109,7 @@ class StepPlan:
         self.recomputed_tokens = 0
         """Scheduled positions below the request's earlier high-water mark."""
         self.copies: list[Copy] = []
+        self.transfers: list[Transfer] = []
         self.live_tokens = 0
         """Slots of the computed tokens of everything that holds memory, this step's included and
         shared ones counted for every holder; drafts that will be rejected are not among them."""

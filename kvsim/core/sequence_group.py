@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from kvsim.core.branches import BranchingAllocator
+from kvsim.core.group_memory import GroupMemory
 from kvsim.core.request import Branching, Request, Sequence
 
 KINDS = ("parallel", "beam")
@@ -55,6 +55,11 @@ class SequenceGroup:
         return self.beams if self.forked else [self.root]
 
     @property
+    def root_first(self) -> list[Sequence]:
+        """All branches, the root before the others, as memories want a group that waits."""
+        return [self.root, *(beam for beam in self.beams if beam is not self.root)]
+
+    @property
     def generation(self) -> int:
         """Selections of survivors made once the latest token is sampled."""
         return self.sampled - 1
@@ -65,26 +70,18 @@ class SequenceGroup:
             return [branch.tokens for branch in self.beams]
         return [self.root.request.prompt_tokens]
 
-    def blocks(self, block_size: int) -> int:
-        """Blocks that the known tokens need when nothing but whole prompt blocks is shared.
-
-        Closed form 4 of parallel sampling; an upper bound for beams, which share more.
-        """
-        return group_blocks(self.root.request.prompt_tokens, self.sampled, self.width, block_size)
-
     def forks_now(self) -> bool:
         """Whether the root has computed the prompt that the other branches are to share."""
         return not self.forked and self.root.computed == self.root.request.prompt_tokens
 
-    def fork(self, memory: BranchingAllocator) -> None:
+    def fork(self, memory: GroupMemory) -> None:
         """Give every branch the computed prompt. Takes no free block."""
         root = self.root
-        self.beams.remove(root)
-        for child in self.beams:
+        self.beams = self.root_first
+        for child in self.beams[1:]:
             memory.fork(root, child, root.computed)
             child.computed = root.computed
             child.tokens = root.tokens
-        self.beams.insert(0, root)
         self.forked = True
 
     def sample(self) -> bool:
@@ -94,7 +91,7 @@ class SequenceGroup:
             branch.tokens = branch.request.prompt_tokens + self.sampled
         return self.root.tokens >= self.root.final_tokens
 
-    def lose_memory(self, memory: BranchingAllocator) -> None:
+    def lose_memory(self, memory: GroupMemory) -> None:
         """Release all branches together; their tokens stay known."""
         for branch in self.active:
             memory.release(branch, resumes=True)
@@ -103,7 +100,7 @@ class SequenceGroup:
         self.forked = self.width == 1
         self.decoding = False
 
-    def survive(self, memory: BranchingAllocator, draw: Draw | None) -> None:
+    def survive(self, memory: GroupMemory, draw: Draw | None) -> None:
         """Choose the parents of this generation's beams and hand their tables on."""
         request = self.root.request
         branching = request.branches
@@ -117,25 +114,14 @@ class SequenceGroup:
             self.beams = inherit(memory, self.beams, parents)
 
 
-def group_blocks(prompt: int, generated: int, width: int, block_size: int) -> int:
-    """Blocks of `width` branches with `generated` tokens each behind one prompt (closed form 4)."""
-    own = -(-(prompt + generated) // block_size)
-    if not generated:
-        return own
-    whole = prompt // block_size
-    return whole + width * (own - whole)
-
-
-def inherit(memory: BranchingAllocator, beams: Seq[Sequence], parents: Seq[int]) -> list[Sequence]:
+def inherit(memory: GroupMemory, beams: Seq[Sequence], parents: Seq[int]) -> list[Sequence]:
     """The next beams: survivor i continues beam `parents[i]`.
 
-    Beams without a survivor release their tables first; the first survivor of a parent goes on
-    with its table, further ones fork it. Takes no free block.
+    The first survivor of a parent goes on with its memory; further ones take the place of beams
+    that have no survivor. Takes no free block.
     """
     wanted = set(parents)
     idle = [beam for index, beam in enumerate(beams) if index not in wanted]
-    for beam in idle:
-        memory.release(beam)
     survivors: list[Sequence] = []
     continued: set[int] = set()
     for index in parents:
@@ -145,7 +131,7 @@ def inherit(memory: BranchingAllocator, beams: Seq[Sequence], parents: Seq[int])
             survivors.append(parent)
             continue
         child = idle.pop()
-        memory.fork(parent, child, parent.computed)
+        memory.replace(child, parent, parent.computed)
         child.computed = parent.computed
         survivors.append(child)
     return survivors

@@ -141,7 +141,7 @@ def test_parallel_sampling_holds_and_copies_as_the_closed_form_says(
             assert allocator.sharing_counts() == {
                 "logical_blocks": logical,
                 "physical_blocks": physical,
-                "copies_on_write": len(copies),
+                "copies": len(copies),
                 "copied_tokens": sum(copy.tokens for copy in copies),
             }
             assert (logical - physical) * n * own == (n - 1) * full * logical
