@@ -16,6 +16,7 @@ from kvsim.scenario.build import orca_settings, vllm_settings
 from kvsim.scenario.build_memory import contiguous_settings
 from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.memory import ContiguousMemory, PagedMemory
+from kvsim.scenario.sampling import served_as
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.sizing import Sizing, size_server
 from kvsim.scenario.variants import variants
@@ -143,12 +144,24 @@ def _refuse(settings: Scenario, device: str) -> None:
         ),
         (engine.async_scheduling, "engine.async_scheduling", "asynchronous scheduling"),
         (engine.speculative_config is not None, "engine.speculative_config", "speculation"),
+        (engine.preemption_mode != "recompute", "engine.preemption_mode", "memory on the host"),
+        (served_as(settings) is not None, "sampling", "requests with several outputs"),
         (memory.kind == "grow", "memory.kind", "memory that grows by reallocation"),
         (memory.kind == "vmm", "memory.kind", "memory over virtual addresses"),
         (
             memory.kind == "paged" and memory.eviction == "belady",
             "memory.eviction",
-            "an eviction order that knows the future",
+            "eviction that knows the future",
+        ),
+        (
+            memory.kind == "paged" and memory.eviction == "page_aware",
+            "memory.eviction",
+            "eviction by pages",
+        ),
+        (
+            memory.kind == "paged" and memory.offload is not None,
+            "memory.offload",
+            "tiers outside its memory",
         ),
         (
             settings.hardware is not None and settings.hardware.count > 1,

@@ -5,8 +5,23 @@ from kvsim.catalog.config import model_from_config
 from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
 from kvsim.catalog.gpu import GIB, Engine, Gpu
 from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
-from kvsim.catalog.kv_groups import KvGroups, blocks_per_request, kv_groups
-from kvsim.catalog.model import GqaAttention, LayerGroup, MlaAttention, Model, Moe
+from kvsim.catalog.kv_groups import (
+    GroupingRule,
+    KvGroups,
+    LayerType,
+    blocks_per_request,
+    kv_groups,
+    uniform_groups,
+)
+from kvsim.catalog.model import (
+    GatedDeltaNet,
+    GqaAttention,
+    LayerGroup,
+    LayerKind,
+    MlaAttention,
+    Model,
+    Moe,
+)
 from kvsim.catalog.pages import tokens_per_page
 from kvsim.catalog.registry import (
     get_engine,
@@ -22,10 +37,14 @@ __all__ = [
     "Budget",
     "Engine",
     "Fact",
+    "GatedDeltaNet",
     "Gpu",
     "GqaAttention",
+    "GroupingRule",
     "KvGroups",
     "LayerGroup",
+    "LayerKind",
+    "LayerType",
     "MlaAttention",
     "Model",
     "Moe",
@@ -48,5 +67,6 @@ __all__ = [
     "naive_kv_bytes_per_token",
     "parameters",
     "tokens_per_page",
+    "uniform_groups",
     "weight_bytes",
 ]

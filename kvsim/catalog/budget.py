@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvsim.catalog.gpu import GIB, Gpu
 from kvsim.catalog.kv import kv_bytes_per_group_token
-from kvsim.catalog.kv_groups import kv_groups
+from kvsim.catalog.kv_groups import GroupingRule, kv_groups
 from kvsim.catalog.model import Model, split_heads
 from kvsim.catalog.weights import weight_bytes
 from kvsim.errors import InputError
@@ -99,11 +99,13 @@ def compute_budget(
     block_size: int = 16,
     kv_dtype_bytes: int | None = None,
     cuda_graphs_in_budget: bool = False,
+    layer_groups: GroupingRule = "max_if_close",
 ) -> Budget:
     """Blocks a vLLM server gets on each of `tp` GPUs, and how that number comes about.
 
     A block holds `block_size` tokens of all layers, or of one group of layers where they keep
-    different tokens. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
+    different tokens (`layer_groups` says how large: see `kv_groups`); more tokens where a layer's
+    state needs them. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
     of the budget, True for 0.21 and later. Raises `InputError` when nothing, or less than a block,
     is left.
     """
@@ -116,9 +118,11 @@ def compute_budget(
     graphs = _cuda_graphs(model, cuda_graphs_in_budget)
     spent = [weights, activations, non_torch, *([graphs] if cuda_graphs_in_budget else [])]
     pool = _pool(budget, spent)
-    layers = kv_groups(model, tp=tp).layers
-    token_bytes = kv_bytes_per_group_token(model, layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
-    block_bytes = block_size * token_bytes
+    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
+    token_bytes = kv_bytes_per_group_token(
+        model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
+    )
+    block_bytes = groups.block_tokens(block_size) * token_bytes
     if pool.bytes < block_bytes:
         raise _no_pool(model, gpu, tp, gpu_memory_utilization, (budget, spent))
     return Budget(

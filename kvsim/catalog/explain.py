@@ -16,7 +16,7 @@ from kvsim.catalog.kv_layers import (
     unified_bytes,
     unified_waste,
 )
-from kvsim.catalog.model import Attention, GqaAttention, Model, Moe
+from kvsim.catalog.model import GatedDeltaNet, GqaAttention, Model, Moe, TokenAttention
 from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
 
 
@@ -34,7 +34,6 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     """Shape, parameters, weights and KV bytes of a model."""
     config = model.source
     mla = model.attention.kind == "mla"
-    windows = [group for group in model.groups if group.window is not None]
     published = f"; published: {model.published_size} ({model.published_size_source})"
     kv_formula = (
         "layers * (kv_lora_rank + qk_rope_head_dim) * bytes, not divided by tp"
@@ -45,10 +44,7 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
         Fact("layers", model.layers, "layers", f"{config}: num_hidden_layers"),
         Fact("hidden", model.hidden, "elements", f"{config}: hidden_size"),
         *_attention_facts(model.attention, config),
-        *(
-            Fact("sliding_window", group.window or 0, "tokens", f"{config}: {group.layers} layers")
-            for group in windows
-        ),
+        *_limit_facts(model, tp),
         Fact("intermediate", model.intermediate, "elements", f"{config}: intermediate size"),
         Fact("vocab", model.vocab, "tokens", f"{config}: vocab_size"),
         Fact("max_position", model.max_position, "tokens", f"{config}: max_position_embeddings"),
@@ -57,6 +53,7 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     ]
     if model.moe is not None:
         facts += _moe_facts(model.moe, config)
+        facts.append(Fact("expert_dtype", model.expert_dtype, "", f"{config}: quantization_config"))
         facts.append(
             Fact("active_parameters", active_parameters(model), "parameters", "per token, by shape")
         )
@@ -80,6 +77,31 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     return facts + (_layer_facts(model, layers) if len(layers) > 1 else [])
 
 
+def _limit_facts(model: Model, tp: int) -> list[Fact]:
+    """What layers keep that do not keep every token."""
+    facts = []
+    for group in model.groups:
+        where = f"{model.source}: {group.layers} layers"
+        if group.window is not None:
+            facts.append(Fact("sliding_window", group.window, "tokens", where))
+        if group.chunk is not None:
+            facts.append(Fact("attention_chunk", group.chunk, "tokens", where))
+        state = group.attention
+        if isinstance(state, GatedDeltaNet):
+            facts.append(
+                Fact(
+                    "state_bytes",
+                    state.state_bytes(tp),
+                    "bytes/layer/request/GPU",
+                    f"{where} of linear attention: value heads {state.value_heads} * "
+                    f"{state.key_head_dim} * {state.value_head_dim} * {state.state_dtype_bytes}"
+                    f" bytes, and {state.conv_kernel - 1} inputs of the convolution at"
+                    f" {state.conv_dtype_bytes} bytes, divided by tp {tp}",
+                )
+            )
+    return facts
+
+
 def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
     """What a request of full length takes where layers keep different tokens."""
     tokens = model.max_position
@@ -96,20 +118,27 @@ def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
             f"kv_request.{name}",
             layer.request_bytes(tokens),
             "bytes/request/GPU",
-            f"{at}: {layer.layers} layers * {layer.bytes_per_token} bytes * "
-            f"{layer.tokens_kept(tokens):,} tokens kept",
+            f"{at}: {layer.layers} layers * "
+            + (
+                f"{layer.state_bytes} bytes of state"
+                if layer.kind == "state"
+                else f"{layer.bytes_per_token} bytes * {layer.tokens_kept(tokens):,} tokens kept"
+            ),
         )
         for name, layer in zip(names, layers, strict=True)
     ]
+    facts.append(Fact("kv_request.hybrid", hybrid, "bytes/request/GPU", f"{at}: sum of the above"))
+    if not any(layer.kind == "state" for layer in layers):
+        facts.append(
+            Fact(
+                "kv_request.unified",
+                unified,
+                "bytes/request/GPU",
+                f"{at}, every layer with every token (vLLM before 0.10): {waste}",
+            )
+        )
     return [
         *facts,
-        Fact("kv_request.hybrid", hybrid, "bytes/request/GPU", f"{at}: sum of the above"),
-        Fact(
-            "kv_request.unified",
-            unified,
-            "bytes/request/GPU",
-            f"{at}, every layer with every token (vLLM before 0.10): {waste}",
-        ),
         Fact(
             "kv_padding_layers",
             sum(padding_layers(counts, size).values()),
@@ -119,7 +148,7 @@ def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
     ]
 
 
-def _attention_facts(attention: Attention, config: str) -> list[Fact]:
+def _attention_facts(attention: TokenAttention, config: str) -> list[Fact]:
     facts = [
         Fact("attention", attention.kind, "", config),
         Fact("heads", attention.heads, "heads", f"{config}: num_attention_heads"),
@@ -154,7 +183,7 @@ def _moe_facts(moe: Moe, config: str) -> list[Fact]:
         Fact("experts_per_token", moe.experts_per_token, "experts", f"{config}: per token"),
         Fact("shared_experts", moe.shared_experts, "experts", f"{config}: n_shared_experts"),
         Fact("expert_intermediate", moe.intermediate, "elements", f"{config}: per expert"),
-        Fact("dense_layers", moe.dense_layers, "layers", f"{config}: first_k_dense_replace"),
+        Fact("dense_layers", moe.dense_layers, "layers", f"{config}: layers without experts"),
     ]
 
 

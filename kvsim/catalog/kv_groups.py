@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from kvsim.catalog.model import Model
+from kvsim.catalog.kv_layers import group_layers, layer_kvs
+from kvsim.catalog.model import LayerKind, Model
 from kvsim.errors import InputError
 
-SAME_SIZE_RATIO = 1.5
-"""Types whose numbers of layers differ by less are put into groups of the larger number."""
+GroupingRule = Literal["max_if_close", "min", "gcd", "unified"]
+BLOCK_ALIGNMENT = 16
+"""Blocks that grow to the size of a state hold a multiple of so many tokens."""
+
+
+class LayerType(NamedTuple):
+    """All layers that keep the same of a request, in `groups` groups of equal size."""
+
+    kind: LayerKind
+    limit_tokens: int | None
+    """Tokens of a sliding window or of a chunk; None: all."""
+    layers: int
+    """Layers of this type; the rest of the groups is padding."""
+    groups: int = 1
 
 
 class KvGroups(NamedTuple):
@@ -16,31 +29,88 @@ class KvGroups(NamedTuple):
 
     layers: int
     """Layers of a group, padding included."""
-    windows: tuple[int | None, ...]
-    """Per group, tokens that its layers attend to; None: all. Types in the order of the model."""
+    types: tuple[LayerType, ...]
+    """In the order of the model."""
+    state_tokens: int = 0
+    """Tokens whose KV takes as many bytes of a layer as a state does; 0 without states."""
 
     @property
     def is_uniform(self) -> bool:
         """Whether all layers share one block table that keeps every token."""
-        return self.windows == (None,)
+        return len(self.types) == 1 and self.types[0].kind == "full" and self.types[0].groups == 1
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of all types."""
+        return sum(one.groups for one in self.types)
+
+    @property
+    def padding_layers(self) -> int:
+        """Layers of all groups that hold nothing."""
+        return self.num_groups * self.layers - sum(one.layers for one in self.types)
+
+    def has(self, *kinds: LayerKind) -> bool:
+        """Whether some layers are of one of these kinds."""
+        return any(one.kind in kinds for one in self.types)
+
+    def block_tokens(self, block_size: int) -> int:
+        """Tokens per block: more than asked for where a state would not fit.
+
+        `ceil(state_bytes / bytes per token of a layer)`, rounded up to 16: blocks of all groups
+        are of one size in bytes.
+        """
+        if not self.state_tokens:
+            return block_size
+        return max(block_size, -(-self.state_tokens // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT)
 
 
-def kv_groups(model: Model, *, tp: int = 1) -> KvGroups:
-    """The groups of a model. Raises `InputError` where layers differ in bytes per token."""
-    layers: dict[int | None, int] = {}
-    for group in model.groups:
-        layers[group.window] = layers.get(group.window, 0) + group.layers
-    if len({group.attention.kv_elements(tp) for group in model.groups}) > 1:
+def uniform_groups(layers: int = 1) -> KvGroups:
+    """One group of layers that all keep every token."""
+    return KvGroups(layers, (LayerType("full", None, layers),))
+
+
+def kv_groups(
+    model: Model,
+    *,
+    tp: int = 1,
+    kv_dtype_bytes: int | None = None,
+    rule: GroupingRule = "max_if_close",
+) -> KvGroups:
+    """The groups of a model by one of vLLM's rules (`group_layers`), or `unified`: one group.
+
+    Raises `InputError` where layers that keep tokens differ in bytes per token, and for `unified`
+    where layers keep a state, which has no tokens.
+    """
+    elements = {g.attention.kv_elements(tp) for g in model.groups if g.kind != "state"}
+    if len(elements) > 1:
         raise InputError(
             f"{model.name} has layers with different KV bytes per token, whose blocks are not"
             " covered",
             where="model",
             fix="Choose a model whose layers have equally many KV heads of one size",
         )
-    least, most = min(layers.values()), max(layers.values())
-    size = most if most < SAME_SIZE_RATIO * least else least
-    windows = [window for window, count in layers.items() for _ in range(-(-count // size))]
-    return KvGroups(size, tuple(windows))
+    layers: dict[tuple[LayerKind, int | None], int] = {}
+    for group in model.groups:
+        key = (group.kind, group.limit_tokens)
+        layers[key] = layers.get(key, 0) + group.layers
+    if rule == "unified":
+        if any(kind == "state" for kind, _ in layers):
+            raise InputError(
+                f"{model.name} has layers that keep a state instead of tokens: they cannot share"
+                " one block table with the others",
+                where="layer_groups",
+                fix="Use max_if_close, min or gcd",
+            )
+        return uniform_groups(model.layers)
+    size = group_layers({str(key): count for key, count in layers.items()}, rule)
+    types = (LayerType(*key, count, -(-count // size)) for key, count in layers.items())
+    return KvGroups(size, tuple(types), _state_tokens(model, tp, kv_dtype_bytes))
+
+
+def _state_tokens(model: Model, tp: int, kv_dtype_bytes: int | None) -> int:
+    kvs = layer_kvs(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+    state = max(one.state_bytes for one in kvs)
+    return -(-state // max(one.bytes_per_token for one in kvs)) if state else 0
 
 
 def blocks_per_request(
@@ -50,10 +120,18 @@ def blocks_per_request(
 
     `max_in_flight` are the tokens that may be computed before a window moves on:
     max_num_batched_tokens, twice that with asynchronous scheduling. A window may begin anywhere in
-    a block, hence one block more.
+    a block, hence one block more, and so may a chunk that is not made of whole blocks. A state
+    takes one block.
     """
-    total = 0
-    for window in groups.windows:
-        held = tokens if window is None else min(window - 1 + max_in_flight, tokens)
-        total += -(-held // block_size) + (window is not None)
-    return total
+    return sum(one.groups * _blocks(one, tokens, block_size, max_in_flight) for one in groups.types)
+
+
+def _blocks(one: LayerType, tokens: int, block_size: int, max_in_flight: int) -> int:
+    limit = one.limit_tokens
+    if one.kind == "state":
+        return 1
+    if limit is None:
+        return -(-tokens // block_size)
+    if one.kind == "chunked":
+        return -(-min(limit + max_in_flight, tokens) // block_size) + (limit % block_size > 0)
+    return -(-min(limit - 1 + max_in_flight, tokens) // block_size) + 1

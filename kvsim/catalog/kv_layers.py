@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Literal, NamedTuple
 
-from kvsim.catalog.kv_groups import SAME_SIZE_RATIO
-from kvsim.catalog.model import Model
+from kvsim.catalog.model import GatedDeltaNet, LayerGroup, LayerKind, Model
 from kvsim.errors import InputError
 
-Kind = Literal["full", "sliding", "chunked", "state", "cross"]
+Kind = LayerKind | Literal["cross"]
 GroupRule = Literal["min", "max_if_close", "gcd"]
+SAME_SIZE_RATIO = 1.5
+"""Types whose numbers of layers differ by less are put into groups of the larger number."""
 
 
 class LayerKv(NamedTuple):
@@ -54,13 +55,20 @@ def layer_kvs(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -
     size = kv_dtype_bytes or model.kv_dtype_bytes
     return [
         LayerKv(
-            "full" if group.window is None else "sliding",
+            group.kind,
             group.layers,
             group.attention.kv_elements(tp) * size,
-            group.window,
+            group.limit_tokens,
+            state_bytes_of(group, tp),
         )
         for group in model.groups
     ]
+
+
+def state_bytes_of(group: LayerGroup, tp: int) -> int:
+    """Bytes that one layer keeps of a request whatever its length, on one of `tp` GPUs."""
+    attention = group.attention
+    return attention.state_bytes(tp) if isinstance(attention, GatedDeltaNet) else 0
 
 
 def hybrid_bytes(layers: Sequence[LayerKv], tokens: int, encoder_tokens: int = 0) -> int:

@@ -7,11 +7,22 @@ same attention, hence the same KV layout; models with one kind of layer have one
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kvsim.errors import InputError
 
-DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
-"""Bytes per element of the weight types the catalogue knows."""
+DTYPE_BYTES = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5,
+    "mxfp4": 17 / 32,
+}
+"""Bytes per element of the weight types the catalogue knows; mxfp4 has a byte of scale per 32."""
+LayerKind = Literal["full", "sliding", "chunked", "state"]
+"""What a layer keeps of a request: all tokens, the last ones, those of a chunk, or one state."""
 
 
 def split_heads(heads: int, tp: int, what: str) -> int:
@@ -45,6 +56,8 @@ class GqaAttention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    out_gate: bool = False
+    """Whether a second product as wide as the queries gates the output."""
 
     kind = "gqa"
 
@@ -61,7 +74,8 @@ class GqaAttention:
         heads = split_heads(self.heads, tp, "query heads")
         kv_heads = split_heads(self.kv_heads, tp, "KV heads")
         q, k, v = heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.v_head_dim
-        return [(q + k + v, hidden), (hidden, heads * self.v_head_dim)]
+        gate = q if self.out_gate else 0
+        return [(q + gate + k + v, hidden), (hidden, heads * self.v_head_dim)]
 
     def vector_elements(self, hidden: int, tp: int) -> int:
         """Biases and norms of one layer on one GPU."""
@@ -126,7 +140,70 @@ class MlaAttention:
         return self.q_lora_rank + self.kv_lora_rank
 
 
-Attention = GqaAttention | MlaAttention
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """Linear attention with a gated delta rule (Qwen3-Next, Qwen3.5): one state per request.
+
+    The state is a matrix of key by value elements per value head, and the last inputs of the
+    causal convolution over queries, keys and values.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int
+    """Inputs under the convolution, the current one included."""
+    state_dtype_bytes: int
+    """Per element of the matrices."""
+    conv_dtype_bytes: int = 2
+    """Per element of the convolution's inputs."""
+
+    kind = "gated delta net"
+
+    def kv_elements(self, tp: int) -> int:
+        """None per token."""
+        return 0
+
+    def naive_kv_elements(self) -> int:
+        """None per token."""
+        return 0
+
+    def _conv_channels(self, tp: int) -> int:
+        keys = split_heads(self.key_heads, tp, "linear-attention key heads")
+        values = split_heads(self.value_heads, tp, "linear-attention value heads")
+        return 2 * keys * self.key_head_dim + values * self.value_head_dim
+
+    def state_bytes(self, tp: int) -> int:
+        """Bytes of one request in one layer on one GPU."""
+        values = split_heads(self.value_heads, tp, "linear-attention value heads")
+        matrices = values * self.key_head_dim * self.value_head_dim * self.state_dtype_bytes
+        inputs = self._conv_channels(tp) * (self.conv_kernel - 1)
+        return matrices + inputs * self.conv_dtype_bytes
+
+    def matrices(self, hidden: int, tp: int) -> list[tuple[int, int]]:
+        """(N, K) of the matrix products of one layer on one GPU.
+
+        In: queries, keys, values, the output's gate, and two numbers per value head. The
+        convolution counts as a product of its channels by its kernel.
+        """
+        values = split_heads(self.value_heads, tp, "linear-attention value heads")
+        width, channels = values * self.value_head_dim, self._conv_channels(tp)
+        return [
+            (channels + width + 2 * values, hidden),
+            (channels, self.conv_kernel),
+            (hidden, width),
+        ]
+
+    def vector_elements(self, hidden: int, tp: int) -> int:
+        """Decay, its bias, and the output's norm, of one layer on one GPU."""
+        values = split_heads(self.value_heads, tp, "linear-attention value heads")
+        return 2 * values + self.value_head_dim
+
+
+TokenAttention = GqaAttention | MlaAttention
+"""Attention that keeps something of every token it may still attend to."""
+Attention = TokenAttention | GatedDeltaNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +214,28 @@ class LayerGroup:
     attention: Attention
     window: int | None = None
     """Tokens that a layer attends to, the current one included; None: all of them."""
+    chunk: int | None = None
+    """Tokens of a chunk of chunked-local attention: a layer attends to the tokens from the start
+    of the current chunk on; None: all of them."""
+
+    @property
+    def kind(self) -> LayerKind:
+        """What the layers keep of a request."""
+        if isinstance(self.attention, GatedDeltaNet):
+            return "state"
+        if self.chunk is not None:
+            return "chunked"
+        return "full" if self.window is None else "sliding"
+
+    @property
+    def limit_tokens(self) -> int | None:
+        """Most tokens that a layer attends to; None: no limit, or no tokens at all."""
+        return self.window if self.chunk is None else self.chunk
 
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Mixture of experts in every layer but the first `dense_layers`."""
+    """Mixture of experts in every layer but `dense_layers` of them."""
 
     experts: int
     experts_per_token: int
@@ -150,6 +244,9 @@ class Moe:
     shared_experts: int = 0
     dense_layers: int = 0
     routing_bias: bool = False
+    expert_bias: bool = False
+    weight_dtype: str | None = None
+    """Element type of the experts; None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +281,18 @@ class Model:
         return sum(group.layers for group in self.groups)
 
     @property
-    def attention(self) -> Attention:
-        """Attention of the first layer group."""
-        return self.groups[0].attention
+    def attention(self) -> TokenAttention:
+        """Attention of the first layer group that keeps tokens."""
+        kept = (group.attention for group in self.groups)
+        return next(one for one in kept if not isinstance(one, GatedDeltaNet))
 
     @property
     def weight_element_bytes(self) -> float:
-        """Bytes per element of the large matrices."""
+        """Bytes per element of the large matrices, but those of experts."""
         return DTYPE_BYTES[self.weight_dtype]
+
+    @property
+    def expert_dtype(self) -> str:
+        """Element type of the experts' matrices; the model's without experts."""
+        own = self.moe.weight_dtype if self.moe is not None else None
+        return own or self.weight_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.catalog.model import Model
+from kvsim.catalog.model import DTYPE_BYTES, Model
 
 VECTOR_BYTES = 2
 """Embeddings, norms, biases and the router stay in 16 bits when the matrices are quantized."""
@@ -46,6 +46,9 @@ def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
         count = moe_layers(model)
         one = sum(n * k for n, k in mlp_matrices(model, model.moe.intermediate, tp))
         terms["experts"] = count * one * (model.moe.experts + model.moe.shared_experts)
+        if model.moe.expert_bias:
+            up = (2 if model.gated_mlp else 1) * -(-model.moe.intermediate // tp)
+            terms["expert_biases"] = count * model.moe.experts * (up + model.hidden)
         terms["router"] = count * model.moe.experts * (model.hidden + model.moe.routing_bias)
     embedding = -(-model.vocab // tp) * model.hidden
     norm = model.hidden * (2 if model.norm_bias else 1)
@@ -67,6 +70,8 @@ def active_parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
         held = model.moe.experts + model.moe.shared_experts
         used = model.moe.experts_per_token + model.moe.shared_experts
         terms["experts"] = terms["experts"] // held * used
+        if model.moe.expert_bias:
+            terms["expert_biases"] = terms["expert_biases"] // held * used
     return terms
 
 
@@ -78,5 +83,6 @@ def active_parameters(model: Model) -> int:
 def weight_bytes(model: Model, *, tp: int = 1) -> int:
     """Bytes of weights on one GPU. Scales of block-quantized matrices are left out (< 0.03 %)."""
     terms = parameter_terms(model, tp=tp)
-    matrices = terms.pop("attention") + terms.pop("mlp") + terms.pop("experts")
-    return round(matrices * model.weight_element_bytes) + sum(terms.values()) * VECTOR_BYTES
+    matrices = (terms.pop("attention") + terms.pop("mlp")) * model.weight_element_bytes
+    experts = terms.pop("experts") * DTYPE_BYTES[model.expert_dtype]
+    return round(matrices + experts) + sum(terms.values()) * VECTOR_BYTES

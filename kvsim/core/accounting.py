@@ -26,6 +26,7 @@ class Usage:
         "roundup",
         "shared",
         "slots_per_token",
+        "state",
     )
 
     def __init__(self) -> None:
@@ -43,6 +44,8 @@ class Usage:
         """Slots that a token fills: one per layer group where there are several. A constant."""
         self.out_of_window = 0
         """Slots that computed tokens no longer fill because they left a layer group's window."""
+        self.state = 0
+        """Slots that requests fill whatever their length: states of linear attention."""
         self.cached = 0
         """Free slots whose content can still be found by the prefix cache."""
         self.reserved_tokens = 0
@@ -52,7 +55,7 @@ class Usage:
 
     def live_slots(self, tokens: int) -> int:
         """Slots that `tokens` computed tokens fill, shared ones counted for every holder."""
-        return tokens * self.slots_per_token - self.out_of_window
+        return tokens * self.slots_per_token - self.out_of_window + self.state
 
 
 class MemoryTerms(NamedTuple):

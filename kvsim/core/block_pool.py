@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from kvsim.core.prefix_cache import PrefixCache
@@ -22,7 +22,7 @@ class BlockPool:
     counted: an unshared block costs nothing.
     """
 
-    __slots__ = ("_extra_holders", "_free", "cache", "first_id", "num_blocks")
+    __slots__ = ("_extra_holders", "_free", "cache", "first_id", "num_blocks", "num_extra_holders")
 
     def __init__(
         self, num_blocks: int, *, null_block: bool, cache: PrefixCache | None = None
@@ -37,11 +37,18 @@ class BlockPool:
         self.cache = cache
         self._free = list(range(num_blocks - 1, self.first_id - 1, -1))
         self._extra_holders: dict[int, int] = {}
+        self.num_extra_holders = 0
+        """Table entries beyond the first of each block."""
 
     @property
     def num_usable(self) -> int:
         """Blocks that tables can hold."""
         return self.num_blocks - self.first_id
+
+    @property
+    def extra_holders(self) -> Mapping[int, int]:
+        """Tables beyond the first that hold a block, for blocks that several hold."""
+        return self._extra_holders
 
     def num_free(self) -> int:
         """Blocks that nobody holds, those with content included."""
@@ -52,10 +59,6 @@ class BlockPool:
     def num_cached_free(self) -> int:
         """Those among them whose content can be found."""
         return 0 if self.cache is None else len(self.cache.free)
-
-    def num_extra_holders(self) -> int:
-        """Table entries beyond the first of each block."""
-        return sum(self._extra_holders.values())
 
     def take(self, count: int) -> list[int]:
         """Pop `count` blocks from the front of the free queue, in order; contents are lost.
@@ -83,13 +86,15 @@ class BlockPool:
         """Add one holder to each block, held or free with content; return how many were free."""
         extra = self._extra_holders
         free = None if self.cache is None else self.cache.free
-        revived = 0
+        revived = further = 0
         for block in blocks:
             if free is not None and block in free:
                 free.reuse(block)
                 revived += 1
             else:
                 extra[block] = extra.get(block, 0) + 1
+                further += 1
+        self.num_extra_holders += further
         return revived
 
     def give_back(
@@ -128,6 +133,7 @@ class BlockPool:
             del extra[block]
         else:
             extra[block] = holders - 1
+        self.num_extra_holders -= 1
         return True
 
     def ref_cnt(self, block: int) -> int:
@@ -162,6 +168,8 @@ class BlockPool:
         assert extra == self._extra_holders, (
             f"table entries beyond the first {extra} != reference counts {self._extra_holders}"
         )
+        counted, further = self.num_extra_holders, sum(extra.values())
+        assert counted == further, f"num_extra_holders {counted} != table entries {further}"
         if self.cache is not None:
             self.cache.check_integrity()
             named = [block for block in self._free if block in self.cache]

@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 
+from kvsim.core.host_pool import SWAP_IN, SWAP_OUT, HostPool, distinct, footprint
 from kvsim.core.paged import PagedAllocator
-from kvsim.core.plan import Copy
+from kvsim.core.plan import Copy, Transfer
 from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
-
-
-class SharedTail:
-    """A partially filled block that is the last one of several tables."""
-
-    __slots__ = ("tails", "tokens")
-
-    def __init__(self, tokens: int, tail: int) -> None:
-        self.tokens = tokens
-        """Slots filled: whoever writes the next one takes a copy first."""
-        self.tails = [tail]
-        """Slots of the block that each holder's final length leaves empty, in no order."""
-
-    @property
-    def never_filled(self) -> int:
-        """Slots of the block that no holder would ever fill."""
-        return min(self.tails)
+from kvsim.core.shared_tails import SharedTail, check_tails
 
 
 def group_blocks(prompt: int, generated: int, width: int, block_size: int) -> int:
@@ -48,14 +33,24 @@ class BranchingAllocator(PagedAllocator):
     too takes a fresh one, has the filled slots copied by the device, and gives up its share; the
     last holder writes in place. Full blocks are never written again, so they stay shared.
 
+    Groups can be swapped out to host blocks and back in, all branches together: each block moves
+    once and stays shared among them. A block that another group holds too is copied out and stays
+    where it is for the other; the group comes back with a block of its own.
+
     A sequence that is not forked is served exactly as by `PagedAllocator`. There is no prefix
     cache. `append_period` and `append_bulk` hold for sequences that share no partial block:
     `horizon` is 0 for the others.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, null_block: bool = True) -> None:
-        """`num_blocks` counts vLLM's null block unless `null_block` is false (SOSP'23)."""
+    def __init__(
+        self, num_blocks: int, block_size: int, *, null_block: bool = True, host_blocks: int = 0
+    ) -> None:
+        """`num_blocks` counts vLLM's null block unless `null_block` is false (SOSP'23).
+
+        `host_blocks` of the same size are there for swapped groups.
+        """
         super().__init__(num_blocks, block_size, null_block=null_block)
+        self.host = HostPool(host_blocks, block_size)
         self._shared_tails: dict[int, SharedTail] = {}
         self._copies: list[Copy] = []
         self._num_copies = 0
@@ -119,12 +114,67 @@ class BranchingAllocator(PagedAllocator):
             usage.shared += len(table) * self.block_size
             return
         usage.shared += (len(table) - 1) * self.block_size + tokens
-        tail = self._shared_tails.get(table[-1])
+        self._share_tail(parent, child, tokens)
+
+    def _share_tail(self, holder: Sequence, other: Sequence, tokens: int) -> None:
+        """Note that `other` holds the last block of `holder` too, which is partly filled."""
+        block = holder.table[-1]
+        tail = self._shared_tails.get(block)
         if tail is None:
-            tail = self._shared_tails[table[-1]] = SharedTail(tokens, self._never_filled(parent))
+            tail = self._shared_tails[block] = SharedTail(tokens, self._never_filled(holder))
         before = tail.never_filled
-        tail.tails.append(self._never_filled(child))
-        usage.internal_tail += tail.never_filled - before
+        tail.tails.append(self._never_filled(other))
+        self.usage.internal_tail += tail.never_filled - before
+
+    def fork_at(self, parent: Sequence, child: Sequence, tokens: int) -> bool:
+        """Let `child` begin with the first `tokens` tokens of `parent`; refuse without a block.
+
+        Whole blocks are shared. Of a partial one the first slots are copied into a fresh block, so
+        they must have KV before the step. Raises `ValueError` unless the child's table is empty,
+        the parent's holds so many tokens, and the child has room for them.
+        """
+        whole, rest = divmod(tokens, self.block_size)
+        if child.table:
+            raise ValueError(f"{child!r} holds blocks already")
+        if tokens > len(parent.table) * self.block_size:
+            raise ValueError(f"{parent!r} does not hold {tokens} tokens")
+        if child.final_kv_tokens < tokens:
+            raise ValueError(f"{child!r} ends at {child.final_kv_tokens} tokens (< {tokens})")
+        if rest and not self.pool.num_free():
+            return False
+        child.table = parent.table[:whole]
+        self.pool.hold(child.table)
+        self.usage.shared += whole * self.block_size
+        if rest:
+            self._extend(child, 1)
+            self._note_copy(parent.table[whole], child.table[whole], rest)
+        return True
+
+    def admit_fork(
+        self,
+        parent: Sequence,
+        branches: Seq[Sequence],
+        shared_tokens: int,
+        new_tokens: int,
+        *,
+        gate: bool,
+        keep_free: int,
+    ) -> bool:
+        """Fill the root's table behind tokens of the parent; refuse by the gate and watermark."""
+        child, block_size = branches[0], self.block_size
+        end = -(-(shared_tokens + new_tokens) // block_size)
+        known = self._known_blocks(branches, 0) if gate else 0
+        need = max(end, known) - shared_tokens // block_size
+        if need + keep_free > self.pool.num_free():
+            return False
+        self.fork_at(parent, child, shared_tokens)
+        self._extend(child, end - len(child.table))
+        return True
+
+    def fork_fits_sum(self, branches: Seq[Sequence], shared_tokens: int) -> bool:
+        """Whether all known tokens of a waiting group but the shared ones fit the free blocks."""
+        need = self._known_blocks(branches, 0) - shared_tokens // self.block_size
+        return need <= self.pool.num_free()
 
     def replace(self, branch: Sequence, parent: Sequence, computed: int) -> None:
         """Give up the branch's table and share the parent's."""
@@ -180,15 +230,19 @@ class BranchingAllocator(PagedAllocator):
         block_size, table, shared = self.block_size, sequence.table, sequence.table[-1]
         tokens = self._shared_tails[shared].tokens
         (fresh,) = self.pool.take(1)
-        self._copies.append(Copy(shared * block_size, fresh * block_size, tokens))
-        self._num_copies += 1
-        self._copied_tokens += tokens
+        self._note_copy(shared, fresh, tokens)
         own = self._never_filled(sequence)
         self._leave_tail(shared, own)
         self.pool.give_back([shared])
         table[-1] = fresh
         self.usage.allocated += block_size
         self.usage.internal_tail += own
+
+    def _note_copy(self, source: int, target: int, tokens: int) -> None:
+        size = self.block_size
+        self._copies.append(Copy(source * size, target * size, tokens))
+        self._num_copies += 1
+        self._copied_tokens += tokens
 
     def _leave_tail(self, block: int, own_tail: int) -> None:
         """One holder of a shared partial block gives up its share."""
@@ -215,9 +269,13 @@ class BranchingAllocator(PagedAllocator):
         return super().append_bulk(sequences)
 
     def release(self, sequence: Sequence, *, resumes: bool = False) -> None:
-        """Give up every share; blocks that nobody else holds become free. Empties the table."""
+        """Give up every share; blocks that nobody else holds become free. Empties the table.
+
+        The host blocks of a sequence that is swapped out are free too.
+        """
         table = sequence.table
         if not table:
+            self.host.discard(sequence)
             return
         usage, own = self.usage, self._never_filled(sequence)
         full = len(table)
@@ -230,6 +288,64 @@ class BranchingAllocator(PagedAllocator):
         usage.allocated -= freed * self.block_size
         usage.shared -= (full - freed) * self.block_size
         sequence.table = []
+
+    def footprint(self, branches: Seq[Sequence]) -> tuple[int, int]:
+        """Filled slots and physical blocks of some branches, shared ones once."""
+        return footprint(branches, [branch.table for branch in branches], self.block_size)
+
+    def fits_empty(self, branches: Seq[Sequence], new_tokens: Seq[int]) -> bool:
+        """Whether the whole pool could hold the branches and their next tokens."""
+        held = len(distinct(branch.table for branch in branches))
+        return held + self.blocks_to_append(branches, new_tokens) <= self.pool.num_usable
+
+    def swap_out(self, branches: Seq[Sequence]) -> Transfer | None:
+        """Move the blocks of all branches to the host, or of none."""
+        tokens, blocks = self.footprint(branches)
+        if blocks > self.host.num_free:
+            return None
+        tables = [branch.table for branch in branches]
+        for branch in branches:
+            self.release(branch, resumes=True)
+        self.host.store(branches, tables)
+        return Transfer(SWAP_OUT, tokens, blocks)
+
+    def swap_in(self, branches: Seq[Sequence]) -> Transfer | None:
+        """Move the blocks of all branches back to the device, or of none."""
+        size, tables = self.block_size, [self.host.tables[branch] for branch in branches]
+        tokens, blocks = footprint(branches, tables, size)
+        if blocks > self.pool.num_free():
+            return None
+        device = dict(zip(distinct(tables), self.pool.take(blocks), strict=True))
+        self.usage.allocated += blocks * size
+        first_holder: dict[int, Sequence] = {}
+        for branch, table in zip(branches, tables, strict=True):
+            self.host.discard(branch)
+            branch.table = [device[block] for block in table]
+            self._share_again(branch, first_holder)
+        return Transfer(SWAP_IN, tokens, blocks)
+
+    def _share_again(self, branch: Sequence, first_holder: dict[int, Sequence]) -> None:
+        """Count the blocks of a table that came back, as `fork` and the appends did."""
+        size, usage, last = self.block_size, self.usage, branch.table[-1]
+        shared = [block for block in branch.table if block in first_holder]
+        self.pool.hold(shared)
+        usage.shared += len(shared) * size
+        rest = branch.computed % size
+        if rest and last in first_holder:
+            usage.shared -= size - rest
+            self._share_tail(first_holder[last], branch, rest)
+        else:
+            usage.internal_tail += self._never_filled(branch)
+        for block in branch.table:
+            first_holder.setdefault(block, branch)
+
+    def blocks_to_swap_in(self, branches: Seq[Sequence], new_tokens: Seq[int]) -> int:
+        """Free blocks that swapped branches and their next tokens take. Changes nothing."""
+        return self.host.blocks_to_return(branches, new_tokens)
+
+    def peak_host_blocks(self) -> int:
+        """Most host blocks ever held at once."""
+        return self.host.peak_blocks
 
     def take_copies(self) -> list[Copy]:
         """Copies on write since the last call, in order. Forgets them."""
@@ -244,19 +360,22 @@ class BranchingAllocator(PagedAllocator):
         """
         physical = self.usage.allocated // self.block_size
         return {
-            "logical_blocks": physical + self.pool.num_extra_holders(),
+            "logical_blocks": physical + self.pool.num_extra_holders,
             "physical_blocks": physical,
             "copies": self._num_copies,
             "copied_tokens": self._copied_tokens,
         }
 
     def check_integrity(self, sequences: Seq[Sequence]) -> None:
-        """Reference counts equal table entries, and `usage` what the tables say."""
+        """Reference counts equal table entries, and `usage` what the tables say. Host side too."""
+        self.host.check_integrity()
+        both = [sequence for sequence in sequences if sequence in self.host.tables]
+        assert not both, f"{both} are on the device and swapped out"
         tables = [sequence.table for sequence in sequences]
         self.pool.check_integrity(tables)
         block_size, usage, tails = self.block_size, self.usage, self._shared_tails
         holders = Counter(block for table in tables for block in table)
-        entries, references = holders.total(), len(holders) + self.pool.num_extra_holders()
+        entries, references = holders.total(), len(holders) + self.pool.num_extra_holders
         assert entries == references, f"table entries {entries} != reference counts {references}"
         assert len(holders) <= entries, f"physical blocks {len(holders)} > logical {entries}"
         held = len(holders) * block_size
@@ -266,12 +385,7 @@ class BranchingAllocator(PagedAllocator):
             if sequence.table:
                 own = self._never_filled(sequence)
                 ends.setdefault(sequence.table[-1], []).append(own)
-        for block, tail in tails.items():
-            assert sorted(tail.tails) == sorted(ends.get(block, [])), (
-                f"tails of shared block {block} {tail.tails} != {ends.get(block)}"
-            )
-            assert holders[block] == len(tail.tails) > 1, f"block {block} is not a shared tail"
-        never = sum(min(own) if block in tails else sum(own) for block, own in ends.items())
+        never = check_tails(tails, holders, ends)
         assert never == usage.internal_tail, (
             f"never filled tails {never} != usage.internal_tail {usage.internal_tail}"
         )

@@ -276,9 +276,12 @@ class ContiguousAllocator(Uncached):
         self._held[target] = sequence
         extent: Extent = sequence.extent
         sequence.extent = extent._replace(start_slot=target * self.block_size)
-        live = self.live_tokens(sequence)
+        live = self._live_tokens(sequence)
         if live:
             self._copies.append(Copy(extent.start_slot, target * self.block_size, live))
+
+    def _live_tokens(self, sequence: Sequence) -> int:
+        return self.live_tokens(sequence)
 
 
 def _add(usage: Usage, extent: Extent, sign: int) -> None:

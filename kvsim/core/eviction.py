@@ -273,4 +273,4 @@ EVICTION_ORDERS: dict[str, Callable[[], EvictionOrder]] = {
     "fifo": FifoOrder,
     "lfu": LfuOrder,
 }
-"""Orders that need no knowledge of the future; `belady` is built from a workload."""
+"""Orders that need nothing else; `belady` is built from a workload, `page_aware` from a pool."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from kvsim.core.block_pool import BlockPool
+from kvsim.core.eviction import LruOrder
 from kvsim.core.group import NEVER, GroupKind, LayerGroup
 from kvsim.core.hit_ledger import HitLedger
 from kvsim.core.prefix_cache import PrefixCache
@@ -298,6 +299,34 @@ class NoGroupCache:
 
     def check_integrity(self, sequences: Seq[Sequence]) -> None:
         """Nothing to check."""
+
+
+def open_group_cache(
+    pool: BlockPool,
+    cache: PrefixCache | None,
+    groups: Seq[LayerGroup],
+    kinds: Seq[GroupKind],
+    *,
+    aligned: int,
+    streams: StreamTree,
+    hash_lookahead: int,
+) -> GroupCache | NoGroupCache:
+    """What blocks hold, where there is a prefix cache.
+
+    Under LRU, contents that nobody else can ask for need no name.
+    """
+    if cache is None:
+        return NoGroupCache(pool)
+    return GroupCache(
+        pool,
+        cache,
+        groups,
+        kinds,
+        aligned=aligned,
+        streams=streams,
+        hash_lookahead=hash_lookahead,
+        names_private=not isinstance(cache.free, LruOrder),
+    )
 
 
 def _length(ranges: Iterable[tuple[int, int]]) -> int:

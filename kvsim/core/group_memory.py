@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from kvsim.core.plan import Transfer
 from kvsim.core.protocols import Allocator
 from kvsim.core.request import Request, Sequence
 
@@ -62,3 +63,54 @@ class GroupMemory(Allocator, Protocol):
         `logical_blocks` counts a block for every branch that holds it, `physical_blocks` once;
         `copies` and `copied_tokens` are those that branching made so far.
         """
+
+
+@runtime_checkable
+class SwapMemory(Protocol):
+    """Group memory that can move groups to bounded host memory and back.
+
+    `branches` are those of a group that hold memory, with current `computed`. `release` of a branch
+    that is swapped out gives up its host blocks.
+    """
+
+    def footprint(self, branches: Seq[Sequence]) -> tuple[int, int]:
+        """Filled slots and blocks that a group on the device has, shared ones once."""
+
+    def fits_empty(self, branches: Seq[Sequence], new_tokens: Seq[int]) -> bool:
+        """Whether the blocks of a group on the device, and those its tokens need, fit the pool."""
+
+    def swap_out(self, branches: Seq[Sequence]) -> Transfer | None:
+        """Move a group's blocks to the host, each once. None: no room there, nothing changed."""
+
+    def swap_in(self, branches: Seq[Sequence]) -> Transfer | None:
+        """Move a group's blocks back. None: too few free blocks, nothing changed."""
+
+    def blocks_to_swap_in(self, branches: Seq[Sequence], new_tokens: Seq[int]) -> int:
+        """Free blocks that `swap_in` and then `append_group` take. Changes nothing."""
+
+    def peak_host_blocks(self) -> int:
+        """Most host blocks ever held at once."""
+
+
+@runtime_checkable
+class TreeMemory(Protocol):
+    """Group memory in which a request can begin with the blocks of another one."""
+
+    def admit_fork(
+        self,
+        parent: Sequence,
+        branches: Seq[Sequence],
+        shared_tokens: int,
+        new_tokens: int,
+        *,
+        gate: bool,
+        keep_free: int,
+    ) -> bool:
+        """Admit a group behind the parent's first `shared_tokens` tokens.
+
+        The root gets those and memory for `new_tokens` more. Refuses as `admit_group` does; blocks
+        it shares need no room.
+        """
+
+    def fork_fits_sum(self, branches: Seq[Sequence], shared_tokens: int) -> bool:
+        """Whether a waiting group's memory, but for the shared tokens, is at most the free one."""

@@ -10,19 +10,30 @@ Where the sources leave a choice, ours is:
 
 * A group grows by counting the blocks that it needs, all or nothing. V0 asks for one free block
   per branch, which can preempt a group that would have fitted.
-* V0 swaps preempted groups of several sequences out, and recomputes single ones only. Here a
-  group is always recomputed: the prompt once, then, from the next step on, each branch's generated
+* V0 swaps preempted groups of several sequences out, and recomputes single ones only. Here
+  `preemption` says it for all.
+* A group is recomputed so: the prompt once, then, from the next step on, each branch's generated
   tokens behind its share of the prompt (section 4.5: they join the prompt and are computed in a
   prompt phase). What beams shared beyond the prompt is not shared again. A branch that is ready
   waits for the others. Admission of such a group asks for all these blocks, and generated tokens
   may be spread over several steps even where prompts stay whole.
+* A swapped group comes back in a step in which nothing is preempted, first come first served, if
+  its blocks and those of its next tokens leave the watermark's free, and computes in that step
+  (V0). Admissions may follow in the same step once all are back.
+* A group that the host has no room for is recomputed (V0 aborts), and so is one whose known tokens
+  do not fit the whole memory: it could never come back.
+* A request that forks from a running one shares its memory at its first admission only.
 * Decodes come before prefill chunks in the budget, so a decoding group never waits.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
+from kvsim.core.group_admission import GroupAdmission, Shared, check_fork
 from kvsim.core.group_memory import GroupMemory
-from kvsim.core.plan import Chunk, StepPlan
+from kvsim.core.group_swap import SwapIsCheaper, swap_for
+from kvsim.core.plan import Chunk, StepPlan, Transfer
 from kvsim.core.request import Request, Sequence, State
 from kvsim.core.scheduler_base import QueueScheduler
 from kvsim.core.sequence_group import (
@@ -37,8 +48,9 @@ from kvsim.core.vllm_scheduler import recomputed_tokens
 class GroupScheduler(QueueScheduler):
     """First come first served over groups; every step visits every running branch.
 
-    Queues, plans (`admitted`, `preempted`, `joined`, `finished`) and counts of running and waiting
-    requests name a group by its root; `chunks`, `num_decodes` and `scheduled()` name branches.
+    Queues, the events of plans (`admitted`, `preempted`, `joined`, ...) and counts of running and
+    waiting requests name a group by its root; `chunks`, `num_decodes` and `scheduled()` name
+    branches. Waiting are those in the queue and those that are swapped out.
     """
 
     def __init__(
@@ -54,10 +66,14 @@ class GroupScheduler(QueueScheduler):
         reserve_full_isl: bool = True,
         on_never_fits: str = "reject",
         draw: Draw | None = None,
+        preemption: str = "recompute",
+        swap_is_cheaper: SwapIsCheaper | None = None,
     ) -> None:
         """Arguments as in `VllmScheduler`; `max_num_seqs` counts branches.
 
-        `draw` chooses the parents of beams with the ancestry `wright_fisher`.
+        `draw` chooses the parents of beams with the ancestry `wright_fisher`. `preemption` is
+        `recompute`, `swap` (out to host memory while that has room) or `auto`: what
+        `swap_is_cheaper` says of each victim.
         """
         super().__init__(
             allocator,
@@ -82,9 +98,17 @@ class GroupScheduler(QueueScheduler):
         """Running groups by root, in order of admission."""
         self._queued: dict[Sequence, SequenceGroup] = {}
         self._draw = draw
+        self._swap = swap_for(preemption, allocator, swap_is_cheaper)
+        self.swapped: deque[SequenceGroup] = self._swap.waiting if self._swap else deque()
+        """Groups whose memory is on the host, in the order in which they come back."""
+        self._not_made: list[Transfer] = []
+        """Transfers of a step that computed nothing, so that nobody ran it."""
+        self._admission = GroupAdmission(allocator, gate=reserve_full_isl)
         self._next_order = 0
         self._decodes = 0
         """Branches of the running groups that decode: their tokens of this step are reserved."""
+        self._branches = 0
+        """Branches of all running groups, those that are not forked yet included."""
 
     # Queue
 
@@ -99,6 +123,7 @@ class GroupScheduler(QueueScheduler):
     def add(self, request: Request) -> Sequence:
         """Append the request to the queue. Raises `ValueError` for branches that cannot be."""
         check_branching(request, self._draw)
+        check_fork(request)
         root = Sequence(request, self.max_model_len)
         self._queued[root] = SequenceGroup(root)
         self.waiting.add(root)
@@ -110,26 +135,37 @@ class GroupScheduler(QueueScheduler):
         if waiting is not None:
             del self._queued[waiting]
             return waiting
-        for root, group in self.groups.items():
-            if root.request.request_id == request_id:
-                self._leave(group)
+        for group in [*self.groups.values(), *self.swapped]:
+            if group.root.request.request_id == request_id:
+                if group.root in self.groups:
+                    self._leave(group)
+                else:
+                    self.swapped.remove(group)
                 for branch in group.active:
                     self.memory.release(branch)
-                root.state = State.ABORTED
-                return root
+                group.root.state = State.ABORTED
+                return group.root
         return None
 
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
-        return bool(self.groups) or bool(self.waiting)
+        return bool(self.groups) or bool(self.waiting) or bool(self.swapped)
+
+    def swap_counts(self) -> dict[str, int]:
+        """What swapping did since the start; empty where every preemption recomputes.
+
+        Groups, blocks and tokens moved out and in (shared ones once), most host blocks held, and
+        groups recomputed because too few host blocks were free.
+        """
+        return {} if self._swap is None else self._swap.counts()
 
     def running(self) -> list[Sequence]:
         """All branches that hold memory, in running order."""
         return [branch for group in self.groups.values() for branch in group.active]
 
     def unfinished(self) -> tuple[list[Sequence], list[Sequence]]:
-        """What waits and what runs, in order: the roots, one per request."""
-        return list(self.waiting), list(self.groups)
+        """What waits, swapped or not, and what runs, in order: the roots, one per request."""
+        return [*(group.root for group in self.swapped), *self.waiting], list(self.groups)
 
     def computed_tokens(self, sequence: Sequence) -> int:
         """Tokens of a running branch that have KV, the latest step's included."""
@@ -141,15 +177,19 @@ class GroupScheduler(QueueScheduler):
     # Step
 
     def schedule(self) -> StepPlan:
-        """Serve running groups in order, then admit from the queue unless one was preempted."""
+        """Serve running groups in order; unless one was preempted, swap in, then admit."""
         plan = self._begin()
         plan.listed = []
+        plan.transfers, self._not_made = self._not_made, []
         limit = self._chunk_limit()
         for root, group in list(self.groups.items()):
             if root in self.groups:
                 self._serve(group, limit, plan)
-        if self.waiting and not plan.preempted:
-            self._admit(plan, limit)
+        if not plan.preempted:
+            if self.swapped:
+                self._swap_in(plan, limit)
+            if self.waiting and not self.swapped:
+                self._admit(plan, limit)
         return self._close_groups(plan)
 
     def complete(self, plan: StepPlan) -> list[Sequence]:
@@ -168,35 +208,44 @@ class GroupScheduler(QueueScheduler):
             if not group.decoding:
                 group.decoding = True
                 self._decodes += group.width
-                for branch in group.beams:
-                    branch.state = State.DECODING
+                group.set_state(State.DECODING)
         plan.finished = finished
         return finished
 
     def _chunk_limit(self) -> int:
         """Most tokens of one prefill in this step; the threshold is off for a lone request."""
         threshold = self.long_prefill_token_threshold
-        if threshold > 0 and len(self.groups) + len(self.waiting) > 1:
+        if threshold > 0 and len(self.groups) + len(self.swapped) + len(self.waiting) > 1:
             return threshold
         return self.max_model_len
 
     def _serve(self, group: SequenceGroup, limit: int, plan: StepPlan) -> None:
         """Give all branches of a running group their tokens, preempting the last groups."""
-        branches = group.active
-        if group.decoding:
-            new_tokens = [1] * len(branches)
-        else:
-            left = self.max_num_batched_tokens - plan.prefill_tokens - self._decodes
-            new_tokens = []
-            for branch, target in zip(branches, group.targets(), strict=True):
-                new_tokens.append(min(target - branch.computed, limit, left))
-                left -= new_tokens[-1]
+        branches, new_tokens = group.active, self._next_tokens(group, limit, plan)
         while not self.memory.append_group(branches, new_tokens):
             victim = self.groups[next(reversed(self.groups))]
             self._preempt_group(victim, plan)
             if victim is group:
                 return
-        for branch, tokens in zip(branches, new_tokens, strict=True):
+        self._compute(group, new_tokens, plan)
+
+    def _next_tokens(self, group: SequenceGroup, limit: int, plan: StepPlan) -> list[int]:
+        """Tokens that each of a group's active branches gets in this step."""
+        if group.decoding:
+            return [1] * group.width
+        left = self._budget_left(plan)
+        new_tokens = []
+        for missing in group.missing():
+            new_tokens.append(min(missing, limit, left))
+            left -= new_tokens[-1]
+        return new_tokens
+
+    def _budget_left(self, plan: StepPlan) -> int:
+        """Tokens of this step that neither its prefills nor the running decodes need."""
+        return self.max_num_batched_tokens - plan.prefill_tokens - self._decodes
+
+    def _compute(self, group: SequenceGroup, new_tokens: list[int], plan: StepPlan) -> None:
+        for branch, tokens in zip(group.active, new_tokens, strict=True):
             if group.decoding:
                 self._compute_decode(branch, plan)
             elif tokens:
@@ -225,25 +274,55 @@ class GroupScheduler(QueueScheduler):
         """Whether the group samples at the end of this step for the first time since admission."""
         if group.decoding or (not group.forked and group.sampled):
             return
-        targets = group.targets()
-        if all(b.computed == target for b, target in zip(group.active, targets, strict=True)):
+        if not any(group.missing()):
             plan.joined.append(group.root)
 
     def _preempt_group(self, group: SequenceGroup, plan: StepPlan) -> None:
-        """Take back the memory of all branches; the group goes to the head of the queue."""
+        """Take back the memory of all branches, and keep it on the host or forget it.
+
+        A group that is to be recomputed goes to the head of the queue.
+        """
         root = group.root
         root.was_decoding = group.decoding
         self._leave(group)
-        group.lose_memory(self.memory)
         root.preemptions += 1
-        for branch in group.beams:
-            branch.state = State.WAITING
-        self._queued[root] = group
-        self.waiting.requeue(root)
         plan.preempted.append(root)
+        transfer = None if self._swap is None else self._swap.move_out(group)
+        if transfer is None:
+            group.lose_memory(self.memory)
+            self._queued[root] = group
+            self.waiting.requeue(root)
+        else:
+            plan.swapped_out = [*plan.swapped_out, root]
+            plan.transfers.append(transfer)
+        group.set_state(State.WAITING)
+
+    def _swap_in(self, plan: StepPlan, limit: int) -> None:
+        """Bring swapped groups back while budget, sequences and memory last; never skip one."""
+        assert self._swap is not None
+        while self.swapped:
+            group = self.swapped[0]
+            new_tokens = self._next_tokens(group, limit, plan)
+            computes = 0 < sum(new_tokens) <= self._budget_left(plan)
+            if not computes or self._branches + group.width > self.max_num_seqs:
+                return
+            keep_free = self.watermark_blocks if self.groups else 0
+            if not self._swap.head_fits(new_tokens, self.memory.free_count() - keep_free):
+                return
+            plan.transfers.append(self._swap.move_in())
+            plan.swapped_in = [*plan.swapped_in, group.root]
+            self.groups[group.root] = group
+            self._branches += group.width
+            group.set_state(State.DECODING if group.decoding else State.PREFILLING)
+            if group.decoding:
+                self._decodes += group.width
+            fits = self.memory.append_group(group.active, new_tokens)
+            assert fits, f"{group.root!r} needs a block that was not counted"
+            self._compute(group, new_tokens, plan)
 
     def _leave(self, group: SequenceGroup) -> None:
         del self.groups[group.root]
+        self._branches -= group.width
         if group.decoding:
             self._decodes -= group.width
 
@@ -256,59 +335,57 @@ class GroupScheduler(QueueScheduler):
 
     def _admit(self, plan: StepPlan, limit: int) -> None:
         """Admit heads of the queue while budget, sequences and memory last; never skip one."""
-        budget = self.max_num_batched_tokens - self._decodes - plan.prefill_tokens
-        branches = sum(group.width for group in self.groups.values())
+        budget = self._budget_left(plan)
         while budget > 0 and self.waiting:
             head = self.waiting.head()
             group = self._queued[head]
-            branches += group.width
-            if branches > self.max_num_seqs:
+            if self._branches + group.width > self.max_num_seqs:
                 break
+            shared = self._admission.shared(head, self.groups, plan)
             (target, *_) = group.targets()
-            new_tokens = min(target, limit)
+            new_tokens = min(target - shared.tokens, limit)
             if new_tokens > budget:
                 if not self.enable_chunked_prefill:
                     break
                 new_tokens = budget
             keep_free = self.watermark_blocks if self.groups else 0
-            if not self.memory.admit_group(
-                group.root_first,
-                group.sampled,
-                new_tokens,
-                gate=self.reserve_full_isl,
-                keep_free=keep_free,
-            ):
+            if not self._admission.take(group, shared, new_tokens, keep_free):
                 break
             self.waiting.pop()
-            self._start(group, plan)
+            self._start(group, shared, plan)
             self._compute_chunk(head, new_tokens, plan)
             self._note_joined(group, plan)
             budget -= new_tokens
 
-    def _start(self, group: SequenceGroup, plan: StepPlan) -> None:
+    def _start(self, group: SequenceGroup, shared: Shared, plan: StepPlan) -> None:
         root = group.root
         self.groups[root] = self._queued.pop(root)
+        self._branches += group.width
         root.admissions += 1
         for branch in group.beams:
             branch.order = self._next_order
             branch.state = State.PREFILLING
             self._next_order += 1
         plan.admitted.append(root)
-        plan.hits.append(0)
+        plan.hits.append(shared.tokens)
+        if root.admissions == 1:
+            root.computed = root.cached_tokens = shared.tokens
 
     def _close_groups(self, plan: StepPlan) -> StepPlan:
         """Fill the plan's totals and look at the head of the queue."""
         tokens = sum(branch.computed for branch in self.running())
         plan.live_tokens = self.memory.usage.live_slots(tokens)
         plan.num_running = len(self.groups)
-        plan.num_waiting = len(self.waiting)
-        if self.waiting:
-            head = self._queued[self.waiting.head()]
-            branches = head.root_first
-            if not self.memory.group_fits_sum(branches, head.sampled):
-                plan.head_short_of_memory = True
-            elif self.memory.group_held_up(branches, head.sampled):
-                plan.head_held_up = True
-                head.root.held_up_by_fragmentation = True
+        plan.further_branches = self._branches - len(self.groups)
+        plan.num_waiting = len(self.swapped) + len(self.waiting)
+        if self._swap is not None and self.swapped:
+            missing = self.swapped[0].missing()
+            plan.head_short_of_memory = not self._swap.head_fits(missing, self.memory.free_count())
+        elif self.waiting:
+            head = self.waiting.head()
+            shared = self._admission.shared(head, self.groups, plan)
+            self._admission.look_at(self._queued[head], shared, plan)
+        if not plan.scheduled_tokens:
+            plan.transfers, self._not_made = [], plan.transfers
         plan.copies = self.memory.take_copies()
         return plan

@@ -8,16 +8,20 @@ from typing import Any
 
 from kvsim.core.accounting import Usage
 from kvsim.core.block_pool import BlockPool
-from kvsim.core.eviction import EvictionOrder, LruOrder
+from kvsim.core.eviction import EvictionOrder
 from kvsim.core.group import (
     NEVER,
     GroupKind,
     LayerGroup,
     check_groups,
+    check_tables,
+    check_usage,
     group_kinds,
     scheduler_block,
+    slots_per_token,
+    state_slots,
 )
-from kvsim.core.group_cache import GroupCache, GroupedHit, NoGroupCache
+from kvsim.core.group_cache import GroupedHit, open_group_cache
 from kvsim.core.plan import Copy
 from kvsim.core.prefix_cache import PrefixCache
 from kvsim.core.protocols import Hit
@@ -28,14 +32,17 @@ NOTHING_FOUND = GroupedHit([], 0)
 
 
 class GroupedAllocator:
-    """One pool of block ids for full-attention and sliding-window layer groups.
+    """One pool of block ids for groups of layers that keep different tokens, or a state.
 
     `Sequence.tables` holds one table per group, in the order of `groups`; `Sequence.null_blocks`
-    says how many leading entries of each are out of the window: they are 0 and hold nothing.
+    says how many leading entries of each are out of the window (or before the chunk): they are 0
+    and hold nothing. A state has one block per request and group, as vLLM's Mamba groups without
+    prefix caching.
 
     The unit of memory is a *slot*: a block of any group has `block_size` slots, which is the least
     common multiple of the groups' block sizes, so a token fills `block_size / group.block_size`
-    slots of each group and `usage.slots_per_token` in all.
+    slots of each group and `usage.slots_per_token` in all. What a state leaves empty of its block
+    is `usage.roundup`.
 
     Appends that change something are irregular: `horizon` tells when the next one is.
     """
@@ -64,9 +71,7 @@ class GroupedAllocator:
         holds beyond its window, in the full-sequence gate. `retention_interval` says which blocks
         of sliding groups are cached (see `SlidingKind`). The rest is as for `PagedAllocator`.
         """
-        check_groups(groups)
-        if retention_interval is not None and retention_interval < 0:
-            raise ValueError(f"retention_interval (={retention_interval}) must be >= 0 tokens")
+        check_groups(groups, cached=eviction is not None, retention=retention_interval)
         self.groups = tuple(groups)
         self.cache = None if eviction is None else PrefixCache(eviction)
         self.pool = BlockPool(num_blocks, null_block=null_block, cache=self.cache)
@@ -74,7 +79,9 @@ class GroupedAllocator:
         self.block_size = scheduler_block(groups)
         self.capacity_slots = self.pool.num_usable * self.block_size
         self.usage = Usage()
-        self.usage.slots_per_token = sum(self.block_size // group.block_size for group in groups)
+        self.usage.slots_per_token = slots_per_token(groups)
+        self.group_blocks = [0] * len(groups)
+        """Blocks allocated per group, one held by several tables counted once."""
         self.live_tokens: Callable[[Sequence], int] = lambda sequence: sequence.computed
         self._kinds = group_kinds(
             groups,
@@ -84,32 +91,25 @@ class GroupedAllocator:
         )
         by_group = {member: kind for kind in self._kinds for member in kind.members}
         self._kind_of: list[GroupKind] = [by_group[index] for index in range(len(groups))]
-        self._sliding = [index for index, group in enumerate(groups) if group.window is not None]
-        self._max_model_len = max_model_len
-        self._lag = 1 if async_scheduling else 0
+        self._leaving = [i for i, group in enumerate(groups) if group.window or group.chunk]
+        self._state_slots, self._state_rest = state_slots(groups)
+        self._max_model_len, self._lag = max_model_len, int(async_scheduling)
         self._shapes = [
-            (kind.members[0], len(kind.members), kind.block_size, kind.frees_at(0))
+            (kind.members[0], len(kind.members), kind.block_size, kind.frees_at)
             for kind in self._kinds
         ]
-        """Per kind: a group, how many there are, tokens per block, and when the first block leaves
-        the window; each further one leaves a block of tokens later."""
+        """Per kind: a group, how many there are, tokens per block, and when a block leaves."""
         self._lookahead_tokens = lookahead_tokens
-        self._contents = self._open_cache(streams or StreamTree(), hash_lookahead)
-        self.ledger = self._contents.ledger
-
-    def _open_cache(self, streams: StreamTree, hash_lookahead: int) -> GroupCache | NoGroupCache:
-        if self.cache is None:
-            return NoGroupCache(self.pool)
-        return GroupCache(
+        self._contents = open_group_cache(
             self.pool,
             self.cache,
             self.groups,
             self._kinds,
             aligned=self.block_size,
-            streams=streams,
+            streams=streams or StreamTree(),
             hash_lookahead=hash_lookahead,
-            names_private=not isinstance(self.cache.free, LruOrder),
         )
+        self.ledger = self._contents.ledger
 
     def never_fits(self, request: Request, final_kv_tokens: int) -> str | None:
         """Why the whole pool could not hold the request, or None.
@@ -165,6 +165,8 @@ class GroupedAllocator:
         if hit.tokens:
             self._use_hit(sequence)
         self._extend(sequence, slots)
+        self.usage.state += self._state_slots
+        self.usage.roundup += self._state_rest
         self._contents.computed(sequence, end, sequence.tokens)
         return True
 
@@ -185,10 +187,11 @@ class GroupedAllocator:
     def _use_hit(self, sequence: Sequence) -> None:
         assert self.cache is not None
         revived = shared = 0
-        for table, nulls in zip(sequence.tables, sequence.null_blocks, strict=True):
-            held = table[nulls:]
+        for index, table in enumerate(sequence.tables):
+            held = table[sequence.null_blocks[index] :]
             free = self.pool.hold(held)
             self.cache.free.hit(held)
+            self.group_blocks[index] += free
             revived += free
             shared += len(held) - free
         usage, size = self.usage, self.block_size
@@ -208,10 +211,9 @@ class GroupedAllocator:
         end = computed + new_tokens
         slots = self._slots_for(end)
         tables, nulls = sequence.tables, sequence.null_blocks
-        missing = 0
-        leaves = False
+        missing, leaves = 0, False
         for group, groups, size, frees_at in self._shapes:
-            if computed - in_flight >= nulls[group] * size + frees_at:
+            if computed - in_flight >= frees_at(nulls[group]):
                 leaves = True
             count = -(-slots // size) - len(tables[group])
             if count > 0:
@@ -229,11 +231,13 @@ class GroupedAllocator:
         """Give back what `computed` processed tokens put out of the window, last block first."""
         nulls = sequence.null_blocks
         freed = left = 0
-        for index in self._sliding:
+        for index in self._leaving:
             kind, first = self._kind_of[index], nulls[index]
             stop = kind.skipped_blocks(computed)
             if stop > first:
-                freed += self._contents.leave(sequence, index, kind, first, stop)
+                free = self._contents.leave(sequence, index, kind, first, stop)
+                self.group_blocks[index] -= free
+                freed += free
                 left += stop - first
                 sequence.tables[index][first:stop] = [0] * (stop - first)
                 nulls[index] = stop
@@ -248,10 +252,11 @@ class GroupedAllocator:
         """Give each table, group after group, the blocks it lacks for `slots` tokens."""
         usage, size, pool = self.usage, self.block_size, self.pool
         final = sequence.final_kv_tokens
-        for kind, table in zip(self._kind_of, sequence.tables, strict=True):
+        for index, (kind, table) in enumerate(zip(self._kind_of, sequence.tables, strict=True)):
             tokens = kind.block_size
             count = -(-slots // tokens) - len(table)
             if count > 0:
+                self.group_blocks[index] += count
                 table.extend(pool.take(count))
                 usage.allocated += count * size
                 beyond = len(table) * tokens - final
@@ -298,7 +303,7 @@ class GroupedAllocator:
             room = len(tables[group]) * size
             if room < self._max_model_len and room - self._lookahead_tokens < until:
                 until = room - self._lookahead_tokens
-            leaves = nulls[group] * size + frees_at + self._lag
+            leaves = frees_at(nulls[group]) + self._lag
             if leaves < until:
                 until = leaves
         return until - computed if until > computed else 0
@@ -334,7 +339,11 @@ class GroupedAllocator:
         freed = held = 0
         for index, kind in enumerate(self._kind_of):
             held += len(sequence.tables[index]) - sequence.null_blocks[index]
-            freed += self._contents.release(sequence, index, kind)
+            free = self._contents.release(sequence, index, kind)
+            self.group_blocks[index] -= free
+            freed += free
+        usage.state -= self._state_slots
+        usage.roundup -= self._state_rest
         usage.allocated -= freed * size
         usage.shared -= (held - freed) * size
         usage.out_of_window -= sum(sequence.null_blocks) * size
@@ -350,6 +359,10 @@ class GroupedAllocator:
         if self.ledger is None or self.cache is None:
             return None
         return self.ledger.as_dict(evicted_blocks=self.cache.evicted)
+
+    def further_holders(self) -> int:
+        """Table entries beyond the first of each block."""
+        return self.pool.num_extra_holders
 
     def take_copies(self) -> list[Copy]:
         """None: tables never move."""
@@ -375,22 +388,12 @@ class GroupedAllocator:
         expected = {
             "allocated": len({block for table in held for block in table}) * size,
             "internal_tail": sum(self._never_filled(sequence) for sequence in sequences),
-            "shared": self.pool.num_extra_holders() * size,
+            "shared": self.pool.num_extra_holders * size,
             "cached": self.pool.num_cached_free() * size,
             "out_of_window": sum(sum(sequence.null_blocks) for sequence in sequences) * size,
+            "state": self._state_slots * len(sequences),
+            "roundup": self._state_rest * len(sequences),
         }
-        for name, slots in expected.items():
-            counted = getattr(usage, name)
-            assert slots == counted, f"{name} slots by tables ({slots}) != usage.{name} ({counted})"
-        for sequence in sequences:
-            self._check_tables(sequence)
+        check_usage(usage, expected)
+        check_tables(sequences, self._kind_of, self.group_blocks)
         self._contents.check_integrity(sequences)
-
-    def _check_tables(self, sequence: Sequence) -> None:
-        """Nulls lead, and lengths agree within a kind."""
-        for index, kind in enumerate(self._kind_of):
-            table, nulls = sequence.tables[index], sequence.null_blocks[index]
-            twin = kind.members[0]
-            lengths = (len(sequence.tables[twin]), sequence.null_blocks[twin])
-            assert (len(table), nulls) == lengths, f"{sequence}: {table}, {nulls} != {lengths}"
-            assert not any(table[:nulls]), f"{sequence}: {table} has {nulls} leading nulls"

@@ -10,6 +10,7 @@ from kvsim.core.accounting import Usage
 from kvsim.core.block_pool import BlockPool
 from kvsim.core.eviction import EvictionOrder, LruOrder
 from kvsim.core.hit_ledger import HitLedger
+from kvsim.core.page_pins import PageSets, PinningPool
 from kvsim.core.plan import Copy
 from kvsim.core.prefix_cache import PrefixCache
 from kvsim.core.protocols import NO_HIT, Hit
@@ -42,6 +43,7 @@ class PagedAllocator:
         hash_lookahead: int = 0,
         lookahead_tokens: int = 0,
         seals_ahead: bool = True,
+        pages: PageSets | None = None,
     ) -> None:
         """`num_blocks` counts vLLM's null block unless `null_block` is false (SOSP'23).
 
@@ -49,12 +51,16 @@ class PagedAllocator:
         computes the same numbers). `hash_lookahead` more tokens belong to a block's content
         (EAGLE: 1) and `lookahead_tokens` slots are kept beyond the scheduled ones (drafts).
         `seals_ahead` is false under asynchronous scheduling: the token that fills a block is not
-        known in the step that computes it.
+        known in the step that computes it. `pages` accounts for the physical pages of the blocks.
         """
         if block_size < 1:
             raise ValueError(f"block_size (={block_size}) must be >= 1 token")
-        self.cache = None if eviction is None else PrefixCache(eviction)
-        self.pool = BlockPool(num_blocks, null_block=null_block, cache=self.cache)
+        self.cache = None if eviction is None else self._new_cache(eviction)
+        self.pool = (
+            BlockPool(num_blocks, null_block=null_block, cache=self.cache)
+            if pages is None
+            else PinningPool(num_blocks, null_block=null_block, cache=self.cache, pages=pages)
+        )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.capacity_slots = self.pool.num_usable * block_size
@@ -68,6 +74,9 @@ class PagedAllocator:
         self._files_private = eviction is not None and not isinstance(eviction, LruOrder)
         self._hash_lookahead = hash_lookahead
         self._lookahead_tokens = lookahead_tokens
+
+    def _new_cache(self, eviction: EvictionOrder) -> PrefixCache:
+        return PrefixCache(eviction)
 
     def never_fits(self, request: Request, final_kv_tokens: int) -> str | None:
         """Why the whole pool could not hold `final_kv_tokens` slots, or None."""
@@ -306,6 +315,10 @@ class PagedAllocator:
             return None
         return self.ledger.as_dict(evicted_blocks=self.cache.evicted)
 
+    def further_holders(self) -> int:
+        """Table entries beyond the first of each block."""
+        return self.pool.num_extra_holders
+
     def take_copies(self) -> list[Copy]:
         """None: tables never move."""
         return []
@@ -329,7 +342,7 @@ class PagedAllocator:
         )
         if self.cache is None:
             return
-        shared = self.pool.num_extra_holders() * block_size
+        shared = self.pool.num_extra_holders * block_size
         assert shared == usage.shared, f"shared slots {shared} != usage.shared {usage.shared}"
         cached = self.pool.num_cached_free() * block_size
         assert cached == usage.cached, f"cached slots {cached} != usage.cached {usage.cached}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from kvsim.core.request import Sequence, State
@@ -47,6 +48,9 @@ class Outcome(NamedTuple):
     """Tokens the request receives: 0 while its prompt is not computed, else 1 and more."""
 
 
+NOBODY: Seq[Sequence] = ()
+
+
 class StepPlan:
     """One engine iteration.
 
@@ -64,6 +68,7 @@ class StepPlan:
         "decode_context_tokens",
         "draft_tokens",
         "finished",
+        "further_branches",
         "head_held_up",
         "head_short_of_memory",
         "hits",
@@ -81,6 +86,8 @@ class StepPlan:
         "prefills",
         "recomputed_tokens",
         "step",
+        "swapped_in",
+        "swapped_out",
         "transfers",
     )
 
@@ -93,10 +100,9 @@ class StepPlan:
         """Rows of a static batch that are computed although their request has ended."""
         self.decode_context_tokens = 0
         """KV tokens read by the decodes, their new token and padded rows included."""
-        self.draft_tokens = 0
-        """Draft tokens that are verified, beside the decodes' and prefills' own tokens."""
-        self.bonus_tokens = 0
-        """Tokens that decodes receive beyond one each, thanks to accepted drafts."""
+        self.draft_tokens = self.bonus_tokens = 0
+        """Draft tokens that are verified, beside the decodes' and prefills' own tokens; tokens that
+        decodes receive beyond one each, thanks to accepted drafts."""
         self.outcomes: list[Outcome] = []
         """With speculation: one per scheduled sequence, in scheduling order."""
         self.listed: list[tuple[Sequence, int]] | None = None
@@ -104,29 +110,31 @@ class StepPlan:
         self.chunks: list[Chunk] = []
         self.prefills: list[Sequence] = []
         """The sequence of each chunk, in scheduling order."""
-        self.prefill_tokens = 0
-        """Prompt (or recomputed) tokens scheduled, without padding."""
-        self.recomputed_tokens = 0
-        """Scheduled positions below the request's earlier high-water mark."""
+        self.prefill_tokens = self.recomputed_tokens = 0
+        """Prompt (or recomputed) tokens scheduled, without padding; those of them that lie below
+        the request's earlier high-water mark."""
         self.copies: list[Copy] = []
         self.transfers: list[Transfer] = []
         self.live_tokens = 0
         """Slots of the computed tokens of everything that holds memory, this step's included and
         shared ones counted for every holder; drafts that will be rejected are not among them."""
-        self.num_running = self.num_waiting = self.mapped_pages = 0
-        """Sequences; page sets mapped before the kernels run (memory over virtual addresses)."""
+        self.num_running = self.num_waiting = self.mapped_pages = self.further_branches = 0
+        """Sequences; page sets mapped before the kernels run (memory over virtual addresses);
+        branches of running groups beyond the one each that `num_running` counts."""
         self.admitted: list[Sequence] = []
         self.hits: list[int] = []
         """Tokens that each admitted sequence found in the prefix cache."""
         self.preempted: list[Sequence] = []
+        self.swapped_out = self.swapped_in = NOBODY
+        """Those of `preempted` that keep their KV in host memory; those that come back with it and
+        compute in this step."""
         self.joined: list[Sequence] = []
         """Sequences whose prefill ends in this step: they sample their next token at its end."""
         self.finished: list[Sequence] = []
         """Filled by `complete()`."""
-        self.head_held_up = False
-        """The head of the queue fits the sum of the free slots, but no free extent."""
-        self.head_short_of_memory = False
-        """The head of the queue fits neither."""
+        self.head_held_up = self.head_short_of_memory = False
+        """The head of the queue fits the sum of the free slots, but no free extent; it fits
+        neither."""
         self._members = members
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from kvsim.core.accounting import Usage
-from kvsim.core.plan import Copy, StepPlan
+from kvsim.core.plan import Copy, StepPlan, Transfer
 from kvsim.core.request import Request, Sequence
 
 
@@ -19,6 +19,8 @@ class Hit(NamedTuple):
     """Opaque to the scheduler: block ids, one list per layer group where there are several."""
     free_blocks: int
     """How many of the blocks nobody holds: using them takes them from the free ones."""
+    fetch: Any = None
+    """Opaque: what of the hit comes from outside the device; None: nothing."""
 
 
 NO_HIT = Hit(0, (), 0)
@@ -132,6 +134,22 @@ class MapsPages(Protocol):
 
     def take_mapped_pages(self) -> int:
         """Page sets mapped since the last call. Forgets them."""
+
+
+@runtime_checkable
+class Fetches(Protocol):
+    """An allocator whose admissions move KV to the device from outside it, which takes time."""
+
+    def take_transfers(self) -> list[Transfer]:
+        """What moves before the next step. Forgets it."""
+
+
+@runtime_checkable
+class SharesBlocks(Protocol):
+    """An allocator whose block tables may hold the same block."""
+
+    def further_holders(self) -> int:
+        """Table entries beyond the first of each block."""
 
 
 class Scheduler(Protocol):

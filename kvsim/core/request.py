@@ -29,6 +29,15 @@ class Branching(NamedTuple):
     """Of a trace: the parent of each survivor, after the second generated token, the third, ..."""
 
 
+class Fork(NamedTuple):
+    """Where a request branched off another one, its parent: a node of a tree of requests."""
+
+    parent_id: str
+    """The parent's `request_id`."""
+    tokens: int
+    """So many first tokens of this prompt are the parent's first ones, prompt and output."""
+
+
 class Request(NamedTuple):
     """One row of a workload.
 
@@ -53,6 +62,8 @@ class Request(NamedTuple):
     output_stream: Hashable | None = None
     branches: Branching | None = None
     """None: one sequence."""
+    fork: Fork | None = None
+    """None: no parent is known. Only the group scheduler shares a running parent's memory."""
 
 
 class State(StrEnum):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvsim.core.calendar import Calendar
 from kvsim.core.plan import StepPlan
-from kvsim.core.protocols import Allocator, MapsPages
+from kvsim.core.protocols import Allocator, Fetches, MapsPages
 from kvsim.core.request import Request, Sequence, State
 from kvsim.core.waiting import FcfsQueue, WaitingQueue
 
@@ -38,9 +40,7 @@ class QueueScheduler:
         self.waiting: WaitingQueue = FcfsQueue()
         self.calendar = Calendar(allocator.append_period())
         self._plan = StepPlan(0, self.calendar.members)
-        self._take_mapped = (
-            allocator.take_mapped_pages if isinstance(allocator, MapsPages) else None
-        )
+        self._take_moves = _moves(allocator)
         allocator.live_tokens = self._computed_before_step
 
     def refuse(self, request: Request) -> str | None:
@@ -149,8 +149,8 @@ class QueueScheduler:
                 plan.head_held_up = True
                 head.held_up_by_fragmentation = True
         plan.copies = self.allocator.take_copies()
-        if self._take_mapped is not None:
-            plan.mapped_pages = self._take_mapped()
+        if self._take_moves is not None:
+            self._take_moves(plan)
         for sequence in plan.joined:
             self._join(sequence)
         return plan
@@ -207,3 +207,22 @@ class QueueScheduler:
             sequence.state = State.FINISHED
         plan.finished = sequences
         return sequences
+
+
+def _moves(allocator: Allocator) -> Callable[[StepPlan], None] | None:
+    """What tells a plan which pages were mapped and what was fetched; None where nothing is."""
+    if isinstance(allocator, MapsPages):
+        take_mapped = allocator.take_mapped_pages
+
+        def book_mapped(plan: StepPlan) -> None:
+            plan.mapped_pages = take_mapped()
+
+        return book_mapped
+    if isinstance(allocator, Fetches):
+        take_transfers = allocator.take_transfers
+
+        def book_transfers(plan: StepPlan) -> None:
+            plan.transfers += take_transfers()
+
+        return book_transfers
+    return None

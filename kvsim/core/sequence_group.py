@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from kvsim.core.group_memory import GroupMemory
-from kvsim.core.request import Branching, Request, Sequence
+from kvsim.core.request import Branching, Request, Sequence, State
 
 KINDS = ("parallel", "beam")
 ANCESTRIES = ("independent", "wright_fisher", "trace")
@@ -69,6 +69,21 @@ class SequenceGroup:
         if self.forked:
             return [branch.tokens for branch in self.beams]
         return [self.root.request.prompt_tokens]
+
+    def missing(self) -> list[int]:
+        """Known tokens that each of `active` has not computed; a decode has one."""
+        pairs = zip(self.active, self.targets(), strict=True)
+        return [target - branch.computed for branch, target in pairs]
+
+    def recompute_tokens(self) -> int:
+        """Tokens to be computed again if the group lost its memory now: the prompt's once."""
+        prompt = self.root.request.prompt_tokens
+        return prompt + sum(branch.computed - prompt for branch in self.active)
+
+    def set_state(self, state: State) -> None:
+        """Note the state of all branches."""
+        for branch in self.beams:
+            branch.state = state
 
     def forks_now(self) -> bool:
         """Whether the root has computed the prompt that the other branches are to share."""

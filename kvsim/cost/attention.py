@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kvsim.catalog.gpu import Gpu
 from kvsim.catalog.model import GqaAttention, LayerGroup, split_heads
+from kvsim.cost.covered import token_attention
 from kvsim.cost.windows import decode_tokens, mean_reach
 
 
@@ -13,7 +14,7 @@ class AttentionSum:
     """Attention of one layer group. Attributes are seconds, summed over the group's layers."""
 
     def __init__(self, group: LayerGroup, gpu: Gpu, tp: int, kv_dtype_bytes: int) -> None:
-        attention = group.attention
+        attention = token_attention(group)
         heads = split_heads(attention.heads, tp, "query heads")
         kv_heads = split_heads(attention.kv_heads, tp, "KV heads")
         decode = gpu.fit.attn_decode["fp8" if kv_dtype_bytes == 1 else "bf16"]
@@ -33,8 +34,8 @@ class AttentionSum:
             stored_kv_heads, mixed_ratio = heads, 1.0
         layers = group.layers
         self.heads = heads
-        self.window = group.window
-        """Tokens that a query attends to; None: all."""
+        self.window = group.limit_tokens
+        """Tokens that a query attends to, at most; None: all."""
         self.fill_rows = prefill.fill_rows
         self.decode_launch_s = layers * decode.launch_s
         self.decode_row_s = layers * decode.row_s * kv_heads

@@ -147,7 +147,7 @@ def _operators(model: Model, gpu: Gpu, tp: int, kv_dtype_bytes: int) -> set[str]
         "attn_prefill.bf16",
     }
     if model.moe is not None:
-        needed.add(f"moe.{moe_precision(gpu, model.weight_dtype).unit}")
+        needed.add(f"moe.{moe_precision(gpu, model.expert_dtype).unit}")
     if tp > 1:
         needed.add("allreduce")
     return needed

@@ -11,6 +11,7 @@ from kvsim.catalog.model import GqaAttention, LayerGroup, Model
 from kvsim.catalog.weights import active_parameter_terms, parameter_terms, weight_bytes
 from kvsim.core.plan import StepPlan
 from kvsim.cost.checks import check_seconds
+from kvsim.cost.covered import token_attention
 from kvsim.cost.drafts import decode_drafts, queries_per_decode
 from kvsim.cost.operators import precision, touched_experts
 from kvsim.cost.windows import decode_tokens, mean_reach, prior_tokens
@@ -35,7 +36,8 @@ class RooflineClock:
     (replicated KV heads, the latent cache, the router). BW and F are the datasheet's; F is that of
     16-bit operands but for the layers' matrices. A draft that a decode verifies is one more token,
     one more row, and one more query of the same context, which is read once. Layers with a sliding
-    window read and multiply no more than that of a context.
+    window or a chunk read and multiply no more than that of a context; in a chunk of chunked-local
+    attention that is the most a token attends to.
     """
 
     relative_error: float | None = RELATIVE_ERROR
@@ -58,14 +60,15 @@ class RooflineClock:
         terms = parameter_terms(model, tp=tp)
         self._moe = model.moe
         held = 0 if model.moe is None else model.moe.experts + model.moe.shared_experts
-        self._expert_bytes = terms["experts"] / held * kind.weight_bytes if held else 0.0
+        expert = precision(gpu, model.expert_dtype)
+        self._expert_bytes = terms["experts"] / held * expert.weight_bytes if held else 0.0
         routed = model.moe.experts * self._expert_bytes if model.moe else 0.0
         self._fixed_bytes = weight_bytes(model, tp=tp) - routed
         self._bandwidth = gpu.memory_bw
         self._copy_s = 2 * (kv_bytes / gpu.memory_bw)
         self._token_s = _token_flops(model, tp) / kind.flops
         self._row_s = _row_flops(model, tp) / gpu.flops_16bit
-        windows = dict.fromkeys(group.window for group in model.groups)
+        windows = dict.fromkeys(group.limit_tokens for group in model.groups)
         self._attention = [_Attention(model, gpu, tp, element, window) for window in windows]
         self._decode: dict[int, tuple[float, float]] = {}
         self._facts = [
@@ -146,7 +149,7 @@ class _Attention:
     def __init__(
         self, model: Model, gpu: Gpu, tp: int, kv_dtype_bytes: int, window: int | None
     ) -> None:
-        groups = [group for group in model.groups if group.window == window]
+        groups = [group for group in model.groups if group.limit_tokens == window]
         held = sum(group.layers * group.attention.kv_elements(tp) for group in groups)
         decode, prefill = _attention_flops(groups)
         self.window = window
@@ -175,7 +178,7 @@ def _attention_flops(groups: Iterable[LayerGroup]) -> tuple[int, int]:
     """
     decode = prefill = 0
     for group in groups:
-        attention = group.attention
+        attention = token_attention(group)
         pairs = 2 * group.layers * attention.heads
         expanded = pairs * (attention.head_dim + attention.v_head_dim)
         prefill += expanded

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kvsim.catalog.gpu import Gpu
 from kvsim.catalog.model import Model, split_heads
 from kvsim.catalog.weights import dense_layers, mlp_matrices, moe_layers
+from kvsim.cost.covered import token_attention
 from kvsim.cost.operators import (
     Affine,
     Experts,
@@ -59,7 +60,7 @@ class MoeSum:
                 experts=model.moe.experts,
                 per_token=model.moe.experts_per_token,
             )
-            self._experts = Experts(gpu, moe_precision(gpu, model.weight_dtype), shape)
+            self._experts = Experts(gpu, moe_precision(gpu, model.expert_dtype), shape)
 
     def seconds(self, tokens: int) -> float:
         """The sum for M = `tokens`; 0 for a dense model."""
@@ -71,7 +72,7 @@ def small_kernels(model: Model, gpu: Gpu, tp: int) -> Affine:
     fit = gpu.fit.small
     elements = 0.0
     for group in model.groups:
-        attention = group.attention
+        attention = token_attention(group)
         heads = split_heads(attention.heads, tp, "query heads") + split_heads(
             attention.kv_heads, tp, "KV heads"
         )

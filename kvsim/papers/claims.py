@@ -99,6 +99,22 @@ def _few_requests(found: Entries) -> dict[str, float]:
     return {"few_tpot": tpot["paged"] / tpot["contiguous-max"]}
 
 
+def _beams(found: Entries) -> dict[str, float]:
+    def blocks(name: str) -> float:
+        entry = found[name]
+        return float(entry["sharing"]["physical_blocks"] / entry["batch"]["mean_by_time"])
+
+    savings = {name: 100 * entry["sharing"]["saving"] for name, entry in found.items()}
+    alone = blocks("beam-4-independent")
+    return {
+        "beam_2_saving": savings["beam-2"],
+        "beam_4_saving": savings["beam-4"],
+        "beam_4_independent_saving": savings["beam-4-independent"],
+        "beam_4_blocks": alone,
+        "beam_4_of_bound": 100 * blocks("beam-4") / alone,
+    }
+
+
 def _fig18b(found: Entries) -> dict[str, float]:
     tpot = {name: entry["tpot_s"]["mean"] for name, entry in found.items()}
     return {"tpot_block_1_over_16": tpot["block-1"] / tpot["block-16"]}
@@ -124,6 +140,7 @@ PARTS: dict[str, Callable[[Entries], dict[str, float]]] = {
     "claims/long-prompts": _long_prompts,
     "claims/prefill-bound": _prefill_bound,
     "claims/few-requests": _few_requests,
+    "claims/beams": _beams,
 }
 """What is read off the variants of each scenario."""
 
@@ -219,6 +236,18 @@ CLAIMS_FIGURE = Figure(
         _target(
             "long_rate_256_over_16", "long prompts, block 256 over 16", "x", None, within(1, 0.05)
         ),
+        _target("beam_4_saving", "four beams: saved", "%", 50, Interval(50, 75), digits=1),
+        _target("beam_2_saving", "two beams: saved", "%", None, Interval(0, 50), digits=1),
+        _target(
+            "beam_4_independent_saving",
+            "four independent beams: saved",
+            "%",
+            None,
+            Interval(0, 50),
+            digits=1,
+        ),
+        _target("beam_4_blocks", "four independent beams", "blocks/request", None, None, digits=1),
+        _target("beam_4_of_bound", "four beams over independent ones", "%", None, Interval(0, 100)),
         _target("few_tpot", "time per token, few requests", "x", 1, within(1, 1e-9)),
         _target("batch_over_max", "batch over orca-max", "x", None, Interval(3, 8)),
         _target("tpot_over_max", "time per token over orca-max", "x", None, Interval(1, 5)),

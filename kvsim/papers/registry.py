@@ -11,7 +11,10 @@ from kvsim.errors import InputError
 from kvsim.papers.claims import CLAIMS_FIGURE
 from kvsim.papers.fig2 import FIGURE2, FIGURE13A
 from kvsim.papers.fig12 import FIGURE12_13B, FIGURE12_66B
+from kvsim.papers.fig15 import FIGURE15
+from kvsim.papers.fig16 import FIGURE16
 from kvsim.papers.fig18b import FIGURE18B
+from kvsim.papers.fig19 import FIGURE19
 from kvsim.papers.orca import ORCA
 from kvsim.papers.rules import RULES
 from kvsim.papers.runs import TRACE
@@ -29,7 +32,10 @@ FIGURES: dict[str, Figure] = {
         FIGURE12_13B,
         FIGURE12_66B,
         FIGURE13A,
+        FIGURE15,
+        FIGURE16,
         FIGURE18B,
+        FIGURE19,
         ORCA,
         CLAIMS_FIGURE,
     )

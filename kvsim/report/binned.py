@@ -16,6 +16,8 @@ MAX_INTERVALS = 300
 AVERAGED = (
     "running",
     "waiting",
+    "allocated_slots",
+    "logical_slots",
     "live_slots",
     "reservation_tail_slots",
     "reservation_ahead_slots",

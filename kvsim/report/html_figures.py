@@ -13,6 +13,7 @@ from kvsim.report.figures import (
     load_figure,
     memory_figure,
     memory_map_figure,
+    sharing_figure,
     waterfall_bars,
     waterfall_figure,
     whole_slots,
@@ -57,6 +58,9 @@ def draw(data: ReportData, *, map_pieces: int) -> Drawn:
     if series:
         figures["memory"] = {"figure": memory_figure(series, window)}
         figures["load"] = {"figure": load_figure(series, _limits(data), window)}
+    shared = {name: series[name] for name in series if name in _sharing(data)}
+    if shared:
+        figures["sharing"] = {"figure": sharing_figure(shared, window)}
     distributions = {one.label: one.distributions for one in data.variants if one.distributions}
     if any(found for by_name in distributions.values() for found in by_name.values()):
         figures["latency"] = {"figure": latency_figure(distributions, _slo(data))}
@@ -69,6 +73,11 @@ def draw(data: ReportData, *, map_pieces: int) -> Drawn:
             figures[name] = {"options": options}
             choices[name] = choice
     return Drawn(figures, choices)
+
+
+def _sharing(data: ReportData) -> set[str]:
+    """Variants whose requests have branches."""
+    return {one.label for one in data.variants if "sharing" in one.entry}
 
 
 def _window(data: ReportData) -> tuple[float, float | None] | None:

@@ -23,6 +23,7 @@ from kvsim.report.html_tables import (
     serving_tables,
     whole_run_tables,
 )
+from kvsim.report.remarks import remarks
 from kvsim.report.text import plain
 
 _MAX_SCENARIO = 60_000
@@ -32,6 +33,7 @@ _SECTIONS = (
     ("map", "Physical map", "map"),
     ("block-size", "Block size", "block_size"),
     ("load", "Batch and queue", "load"),
+    ("sharing", "Memory that branches share", "sharing"),
     ("serving", "Serving", None),
     ("definitions", "Definitions", None),
     ("again", "Scenario", None),
@@ -144,6 +146,7 @@ def _tables(data: ReportData) -> dict[str, Any]:
         "limit_rules": list(dict.fromkeys(one.limit.why for one in variants)),
         "paged": any(setup.get("memory") == "paged" for setup in known),
         "not_bandwidth": CAPACITY_NOT_BANDWIDTH,
+        "remarks": remarks(one.entry for one in variants),
         "fragmentation": fragmentation_tables(variants),
         "serving": serving_tables(variants),
         "whole_run": whole_run_tables(variants),
@@ -166,6 +169,8 @@ def _notes(data: ReportData, drawn: Drawn) -> dict[str, str]:
     return {
         "memory": f"Share of the capacity over simulated time. {sampled}{first}",
         "load": f"{sampled}{first}",
+        "sharing": "The distance between the two is what sharing saves; blocks shared with the"
+        f" prefix cache's help count too. {sampled}{first}",
         "waterfall": "Average slots, rounded to whole ones that add up. A use that gives up slots"
         " leaves them to live KV or to another use; the bars lead exactly from the live slots of"
         " one variant to those of the other. Terms that are equal have no bar.",

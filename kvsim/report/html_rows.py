@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.report.text import Row
+from kvsim.report.text import Row, tier_rows
 
 MORE_MEMORY_ROWS = (
     Row("largest free extent, smallest (tokens)", "memory.largest_free_extent_tokens.min"),
@@ -74,6 +74,56 @@ WHOLE_RUN_ROWS = (
         (
             Row("Mapped (page sets)", "mapping.mapped_page_sets"),
             Row("Found mapped (page sets)", "mapping.reused_page_sets"),
+        ),
+    ),
+    (
+        "Layer groups: % of the capacity, averaged over the measured time",
+        (
+            Row("Padding layers (%)", "layer_groups.padding", 100, 2),
+            Row("Out of the window (%)", "layer_groups.out_of_window", 100, 2),
+        ),
+    ),
+    (
+        "Physical pages of blocks in the measured time",
+        (
+            Row("Page sets", "pages.page_sets"),
+            Row("  each (MiB)", "pages.page_set_bytes", 2**-20, 1),
+            Row("Pinned by held blocks", "pages.held_page_sets", 1, 1),
+            Row("Pinned by cached blocks only", "pages.cached_page_sets", 1, 1),
+            Row("Pinned at most, whole run", "pages.peak_page_sets"),
+            Row("Pinned and not filled (%)", "pages.unfilled", 100, 2),
+            Row("Freed by evicting half of the cache, at the end", "pages.freed_by_half_page_sets"),
+        ),
+    ),
+    ("Prefixes in the host's memory, whole run", tier_rows("host")),
+    ("Prefixes on disk, whole run", tier_rows("disk")),
+    (
+        "Branches: shared blocks in the measured time, copies of the whole run",
+        (
+            Row("Logical blocks", "sharing.logical_blocks", 1, 1),
+            Row("Physical blocks", "sharing.physical_blocks", 1, 1),
+            Row("  with prompt tokens (%)", "sharing.prompt_share", 100, 2),
+            Row("  with generated tokens only (%)", "sharing.generated_share", 100, 2),
+            Row("Saved by sharing (%)", "sharing.saving", 100, 2),
+            Row("  by the paper's rule (%)", "sharing.saving_by_step", 100, 2),
+            Row("Copies", "sharing.copies"),
+            Row("  copied tokens", "sharing.copied_tokens"),
+            Row("  copied (MB)", "sharing.copied_bytes", 1e-6, 1),
+        ),
+    ),
+    (
+        "Swapping, whole run",
+        (
+            Row("Swapped out (requests)", "swap.swapped_out_groups"),
+            Row("  blocks", "swap.swapped_out_blocks"),
+            Row("  tokens", "swap.swapped_out_tokens"),
+            Row("Swapped in (requests)", "swap.swapped_in_groups"),
+            Row("  blocks", "swap.swapped_in_blocks"),
+            Row("  tokens", "swap.swapped_in_tokens"),
+            Row("Moved both ways (MB)", "swap.swapped_bytes", 1e-6, 1),
+            Row("  steps waited for it (s)", "swap.swap_s", 1, 3),
+            Row("Most blocks on the host", "swap.peak_host_blocks"),
+            Row("Recomputed for lack of them", "swap.recomputed_for_lack_of_host_blocks"),
         ),
     ),
     (

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from kvsim.report.tier_figures import TIER_FIGURES, TIERS
+
 Better = Literal["higher", "lower"]
 
 
@@ -90,6 +92,39 @@ SERVICE_METRICS = (
     Metric("speculation.accepted_tokens", "tokens", None),
     Metric("mapping.mapped_page_sets", "page sets", "lower"),
     Metric("mapping.reused_page_sets", "page sets", None),
+    Metric("layer_groups.padding", "share", "lower"),
+    Metric("layer_groups.out_of_window", "share", "lower"),
+    *(
+        Metric(f"offload.{tier}.{figure.name}", figure.unit, figure.better)
+        for tier in TIERS
+        for figure in TIER_FIGURES
+    ),
+    Metric("pages.page_sets", "page sets", None),
+    Metric("pages.page_set_bytes", "bytes", None),
+    Metric("pages.held_page_sets", "page sets", "lower"),
+    Metric("pages.cached_page_sets", "page sets", None),
+    Metric("pages.peak_page_sets", "page sets", "lower"),
+    Metric("pages.unfilled", "share", "lower"),
+    Metric("pages.freed_by_half_page_sets", "page sets", "higher"),
+    Metric("sharing.logical_blocks", "blocks", None),
+    Metric("sharing.physical_blocks", "blocks", None),
+    Metric("sharing.saving", "share", "higher"),
+    Metric("sharing.saving_by_step", "share", "higher"),
+    Metric("sharing.prompt_share", "share", None),
+    Metric("sharing.generated_share", "share", None),
+    Metric("sharing.copies", "count", "lower"),
+    Metric("sharing.copied_tokens", "tokens", "lower"),
+    Metric("sharing.copied_bytes", "bytes", "lower"),
+    Metric("swap.swapped_out_groups", "count", None),
+    Metric("swap.swapped_in_groups", "count", None),
+    Metric("swap.swapped_out_blocks", "blocks", "lower"),
+    Metric("swap.swapped_in_blocks", "blocks", "lower"),
+    Metric("swap.swapped_out_tokens", "tokens", "lower"),
+    Metric("swap.swapped_in_tokens", "tokens", "lower"),
+    Metric("swap.swapped_bytes", "bytes", "lower"),
+    Metric("swap.swap_s", "s", "lower"),
+    Metric("swap.peak_host_blocks", "blocks", None),
+    Metric("swap.recomputed_for_lack_of_host_blocks", "count", "lower"),
     Metric("held_up_steps", "steps", "lower"),
     Metric("short_of_memory_steps", "steps", "lower"),
     Metric("queued_steps", "steps", "lower"),

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.report.definitions import DEFINITIONS
+from kvsim.report.remarks import remarks
+from kvsim.report.tier_figures import TIER_FIGURES
 
 Variants = Mapping[str, Mapping[str, Any]]
 """The `variants` of a summary, by name; figures may be None or missing."""
@@ -30,6 +32,14 @@ class Row(NamedTuple):
 
 def _share(label: str, path: str) -> Row:
     return Row(f"{label} (%)", f"memory.by_time.{path}", 100, 2)
+
+
+def tier_rows(tier: str) -> tuple[Row, ...]:
+    """The figures of one tier of `memory.offload`."""
+    return tuple(
+        Row(f"{tier}, {one.label} ({one.unit})", f"offload.{tier}.{one.name}", 1, one.digits)
+        for one in TIER_FIGURES
+    )
 
 
 def _latency_rows(name: str, label: str) -> tuple[Row, ...]:
@@ -66,7 +76,25 @@ TABLE_ROWS: tuple[Row, ...] = (
     Row("tokens per decode", "speculation.tokens_per_decode", 1, 3),
     Row("mapped (page sets)", "mapping.mapped_page_sets"),
     Row("  found mapped (page sets)", "mapping.reused_page_sets"),
+    Row("padding layers (%)", "layer_groups.padding", 100, 2),
+    Row("out of the window (%)", "layer_groups.out_of_window", 100, 2),
+    *tier_rows("host"),
+    *tier_rows("disk"),
+    Row("page sets", "pages.page_sets"),
+    Row("  each (MiB)", "pages.page_set_bytes", 2**-20, 1),
+    Row("  pinned by held blocks", "pages.held_page_sets", 1, 1),
+    Row("  pinned by cached blocks only", "pages.cached_page_sets", 1, 1),
+    Row("  pinned and not filled (%)", "pages.unfilled", 100, 2),
+    Row("  freed by half of the cache", "pages.freed_by_half_page_sets"),
+    Row("logical blocks", "sharing.logical_blocks", 1, 1),
+    Row("  physical blocks", "sharing.physical_blocks", 1, 1),
+    Row("  saved by sharing (%)", "sharing.saving", 100, 2),
+    Row("  copies", "sharing.copies"),
+    Row("  copied (MB)", "sharing.copied_bytes", 1e-6, 1),
     Row("preemptions", "preemptions"),
+    Row("  swapped out", "swap.swapped_out_groups"),
+    Row("  swapped both ways (MB)", "swap.swapped_bytes", 1e-6, 1),
+    Row("  steps waited for it (s)", "swap.swap_s", 1, 3),
     Row("held up (requests)", "requests.held_up_by_fragmentation"),
     Row("held up (steps)", "held_up_steps"),
     Row("head short of memory (steps)", "short_of_memory_steps"),
@@ -81,7 +109,16 @@ TABLE_ROWS: tuple[Row, ...] = (
     *_latency_rows("tpot_s", "TPOT"),
 )
 
-OPTIONAL_PATHS = ("prefix_cache.", "speculation.", "mapping.")
+OPTIONAL_PATHS = (
+    "prefix_cache.",
+    "speculation.",
+    "mapping.",
+    "layer_groups.",
+    "offload.",
+    "pages.",
+    "sharing.",
+    "swap.",
+)
 """Figures of mechanisms that a variant may not use at all."""
 
 _BLOCK_LATENCIES = (
@@ -293,5 +330,5 @@ def print_report(variants: Variants, console: Console) -> None:
     """Print the result block, the fragmentation table and a sentence per variant."""
     console.print(Text(result_block(variants)), soft_wrap=True)
     console.print(fragmentation_table(variants))
-    for sentence in summary_sentences(variants):
+    for sentence in [*summary_sentences(variants), *remarks(variants.values())]:
         console.print(Text(sentence))

@@ -131,9 +131,11 @@ class GroupedView(PagedView):
 
     def _split(self, holder: Holder) -> Iterator[Holder]:
         for index, (nulls, table) in enumerate(holder.place):
-            size = self._groups[index].block_size
+            size, state = self._groups[index].block_size, self._groups[index].state_tokens
             slots = self._block_size // size
             live, final = holder.live_tokens, max(0, holder.final_tokens - 1)
+            if state is not None:
+                live = final = state
             yield Holder(
                 f"{holder.request_id} group {index}",
                 max(0, live - nulls * size) * slots,

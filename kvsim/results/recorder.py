@@ -8,11 +8,11 @@ from operator import sub, truediv
 
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
-from kvsim.core.request import Request, Sequence
+from kvsim.core.request import Request, Sequence, State
 from kvsim.errors import InputError
 from kvsim.results.histogram import NS_PER_S, LogHistogram
 from kvsim.results.memory import STATE, StateSums, fractions, paper_terms, state_of
-from kvsim.results.requests import RequestTotals, Slo, Window
+from kvsim.results.requests import RequestTotals, Slo, Window, width_of
 
 _COUNTS = (
     "steps",
@@ -100,18 +100,22 @@ class SummaryRecorder:
         self._step_end_ns = end_ns
         if plan.joined or plan.preempted or plan.num_waiting:
             self._note_events(plan, end_ns)
+        decodes = plan.num_decodes
         if plan.outcomes:
             self._note_drafts(plan, end_ns)
+            decodes = 0
+        if plan.swapped_in:
+            decodes -= self._note_swapped_in(plan, end_ns)
         window = self._window
         if window is not None and not (window[0] <= start_ns < window[1] >= end_ns):
-            self._step_at_edge(plan, start_ns, end_ns, gap_ns)
+            self._step_at_edge(plan, start_ns, end_ns, gap_ns, decodes)
             return
         usage = self._usage
         buffer = self._buffer
         buffer += (
             duration_ns,
             gap_ns,
-            0 if plan.outcomes else plan.num_decodes,
+            decodes,
             plan.prefill_tokens,
             plan.recomputed_tokens,
             plan.num_running,
@@ -161,20 +165,39 @@ class SummaryRecorder:
         counts["preemptions"] += len(plan.preempted)
         if plan.num_waiting:
             counts["queued"] += 1
-            counts["full_batch"] += plan.num_running >= self._max_num_seqs
+            sequences = plan.num_running + plan.further_branches
+            counts["full_batch"] += sequences >= self._max_num_seqs
             counts["full_budget"] += plan.scheduled_tokens >= self._max_num_batched_tokens
         counts["held_up"] += plan.head_held_up
         counts["short_of_memory"] += plan.head_short_of_memory
         if not self._delivers_inside(end_ns):
             return
-        self._output_tokens += len(plan.joined)
         for sequence in plan.joined:
+            width = width_of(sequence)
+            self._output_tokens += width
             if sequence.first_token_ns < 0:
                 self._prompt_tokens += sequence.request.prompt_tokens
             # A request resumed after a preemption waited since its last delivery; the gaps of
             # decodes are the steps themselves.
             if sequence.last_token_ns >= 0:
-                self._itl.add(end_ns - sequence.last_token_ns)
+                self._itl.add(end_ns - sequence.last_token_ns, width)
+
+    def _note_swapped_in(self, plan: StepPlan, end_ns: int) -> int:
+        """Decodes that were swapped out until this step; each waited since its last delivery.
+
+        Returns how many there are.
+        """
+        inside = self._delivers_inside(end_ns)
+        resumed = 0
+        for sequence in plan.swapped_in:
+            if sequence.state is State.DECODING:
+                width = width_of(sequence)
+                resumed += width
+                if inside:
+                    self._itl.add(end_ns - sequence.last_token_ns, width)
+                    self._output_tokens += width
+        self._counts["scheduled"] += resumed
+        return resumed
 
     def _note_drafts(self, plan: StepPlan, end_ns: int) -> None:
         """Decodes with speculation: each delivers tokens of its own number, or none."""
@@ -194,11 +217,12 @@ class SummaryRecorder:
         self._drafts = drafts
         self._counts["scheduled"] += plan.num_decodes + plan.draft_tokens
 
-    def _step_at_edge(self, plan: StepPlan, start_ns: int, end_ns: int, gap_ns: int) -> None:
+    def _step_at_edge(
+        self, plan: StepPlan, start_ns: int, end_ns: int, gap_ns: int, decodes: int
+    ) -> None:
         """A step not wholly inside the window: each figure has its own rule for what counts."""
         counts = self._counts
         counts["steps"] += 1
-        decodes = 0 if plan.outcomes else plan.num_decodes
         counts["scheduled"] += decodes + plan.prefill_tokens
         counts["recomputed"] += plan.recomputed_tokens
         if self._delivers_inside(end_ns):

@@ -26,8 +26,8 @@ def latencies_ns(sequence: Sequence, frontend_ns: int) -> dict[str, int | None]:
     """Latencies of a finished sequence in nanoseconds, by their names in a summary.
 
     TPOT is (end-to-end - TTFT) / (output tokens - 1), None for one token; normalized latency is
-    end-to-end / output tokens (PagedAttention paper, SOSP'23, section 6.1). Both are rounded to a
-    nanosecond.
+    end-to-end / output tokens (PagedAttention paper, SOSP'23, section 6.1). Both count the output
+    tokens of one branch and are rounded to a nanosecond.
     """
     arrived = sequence.arrived_ns - frontend_ns
     output = sequence.tokens - sequence.request.prompt_tokens
@@ -43,6 +43,12 @@ def latencies_ns(sequence: Sequence, frontend_ns: int) -> dict[str, int | None]:
     }
 
 
+def width_of(sequence: Sequence) -> int:
+    """Branches of the request, each of which receives its own tokens."""
+    branches = sequence.request.branches
+    return 1 if branches is None else branches.width
+
+
 def truncated(sequence: Sequence) -> bool:
     """Whether `max_model_len` ends the sequence before the output that its request states."""
     request = sequence.request
@@ -55,7 +61,7 @@ class RequestTotals:
     Counts and tokens cover the whole run; request rates the requests that finish inside `window`
     (its end included: a delivery belongs to the step before it); latencies the finished requests
     that arrive inside it (its end excluded). Tokens are those of finished requests, as
-    `vllm bench serve` counts them.
+    `vllm bench serve` counts them; output tokens those of all branches.
     """
 
     def __init__(self, *, window: Window | None, slo: Slo | None, frontend_ns: int = 0) -> None:
@@ -93,9 +99,8 @@ class RequestTotals:
 
     def _add_finished(self, sequence: Sequence) -> None:
         prompt = sequence.request.prompt_tokens
-        output = sequence.tokens - prompt
         self._prompt_tokens += prompt
-        self._output_tokens += output
+        self._output_tokens += (sequence.tokens - prompt) * width_of(sequence)
         latencies = latencies_ns(sequence, self._frontend_ns)
         start, end = self._window or (None, None)
         if start is None or end is None or start < sequence.finished_ns <= end:
@@ -128,7 +133,7 @@ class RequestTotals:
         }
 
     def tokens(self) -> dict[str, int]:
-        """Prompt and output tokens of the finished requests."""
+        """Prompt and output tokens of the finished requests, output of every branch."""
         return {"prompt": self._prompt_tokens, "output": self._output_tokens}
 
     def throughput(

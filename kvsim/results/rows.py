@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvsim.core.accounting import MemoryTerms, Usage, split
 from kvsim.core.plan import StepPlan
-from kvsim.core.protocols import Allocator
+from kvsim.core.protocols import Allocator, SharesBlocks
 from kvsim.core.request import Request, Sequence
 from kvsim.results.histogram import NS_PER_S
 from kvsim.results.memory import STATE
@@ -27,6 +27,7 @@ STEP_COLUMNS = (
     "decode_tokens",
     "context_tokens",
     "allocated_slots",
+    "logical_slots",
     "live_slots",
     "reservation_slots",
     "internal_slots",
@@ -44,7 +45,8 @@ STEP_COLUMNS = (
 """Columns of `steps.parquet`, in every mode and for simulated and measured runs alike.
 
 `context_tokens` are the KV tokens that the step's decodes read; `prefill_tokens` and
-`decode_tokens` are scheduled; the five terms and their details are slots."""
+`decode_tokens` are scheduled; the five terms and their details are slots. `logical_slots` count
+an allocated block once for every sequence that holds it."""
 
 REQUEST_COLUMNS = (
     "request_id",
@@ -61,7 +63,8 @@ REQUEST_COLUMNS = (
     "held_up_by_fragmentation",
 )
 """Columns of `requests.parquet`. Times are since the start of the workload, `queue_s` since the
-arrival; None where it did not happen. `output_tokens` are those delivered."""
+arrival; None where it did not happen. `output_tokens` are those delivered, of one branch where
+there are several."""
 
 
 def term_columns(terms: MemoryTerms) -> tuple[int, ...]:
@@ -91,6 +94,7 @@ _STATE = (
     "context_tokens",
     "live_tokens",
     "allocated",
+    "logical",
     "internal_tail",
     "over_reservation",
     "roundup",
@@ -106,11 +110,12 @@ _STATE = (
 class StepsRecorder:
     """One row per step: the state after `schedule()`. A gap between two rows is idle time.
 
-    Keeps 17 numbers of 8 bytes per step in memory.
+    Keeps 18 numbers of 8 bytes per step in memory.
     """
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
+        self._logical_slots = logical_slots_of(allocator)
         self._states: array[int] = array("q")
 
     def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
@@ -127,6 +132,7 @@ class StepsRecorder:
                 plan.decode_context_tokens,
                 plan.live_tokens,
                 usage.allocated,
+                self._logical_slots(),
                 usage.internal_tail,
                 usage.over_reservation,
                 usage.roundup,
@@ -159,6 +165,7 @@ class StepsRecorder:
             np.ones_like(state["running"]),
             *(state[name] for name in _STATE[2:7]),
             state["allocated"],
+            state["logical"],
             *(np.broadcast_to(term, table.shape[1]) for term in term_columns(self._terms(state))),
             state["largest_free_extent"],
             state["preemptions"],
@@ -250,6 +257,15 @@ def _reason(sequence: Sequence, outcome: str) -> str | None:
     if outcome == "unfinished":
         return sequence.state.value
     return "max_model_len" if outcome == "finished" and truncated(sequence) else None
+
+
+def logical_slots_of(allocator: Allocator) -> Callable[[], int]:
+    """Says the slots of allocated blocks, one held by several sequences counted for each."""
+    usage, block_size = allocator.usage, allocator.block_size
+    if not isinstance(allocator, SharesBlocks):
+        return lambda: usage.allocated
+    further_holders = allocator.further_holders
+    return lambda: usage.allocated + further_holders() * block_size
 
 
 def largest_free_extent(allocator: Allocator) -> int:

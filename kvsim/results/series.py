@@ -11,7 +11,13 @@ from kvsim.core.request import Request, Sequence
 from kvsim.errors import InputError
 from kvsim.results.histogram import NS_PER_S
 from kvsim.results.memory import StateSums, state_of
-from kvsim.results.rows import STEP_COLUMNS, Columns, largest_free_extent, term_columns
+from kvsim.results.rows import (
+    STEP_COLUMNS,
+    Columns,
+    largest_free_extent,
+    logical_slots_of,
+    term_columns,
+)
 
 _COUNTS = ("steps", "prefill_tokens", "decode_tokens", "preemptions")
 
@@ -36,6 +42,7 @@ class SeriesRecorder:
                 fix="Give it in seconds, e.g. 1.0.",
             )
         self._allocator = allocator
+        self._logical_slots = logical_slots_of(allocator)
         self._interval_ns = interval_ns
         self._max_rows = max_rows
         self._columns: dict[str, array[Any]] = {
@@ -48,6 +55,7 @@ class SeriesRecorder:
         self._sums = StateSums()
         self._waiting = 0
         self._context_tokens = 0
+        self._logical = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
 
     def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
@@ -71,7 +79,7 @@ class SeriesRecorder:
         """No row here."""
 
     def _hold(self, plan: StepPlan | None, start_ns: int, end_ns: int) -> None:
-        usage = self._allocator.usage
+        usage, logical = self._allocator.usage, self._logical_slots()
         state = state_of(
             usage,
             running=plan.num_running if plan else 0,
@@ -83,6 +91,7 @@ class SeriesRecorder:
             self._move_to(index)
             weight = min(end_ns, (index + 1) * self._interval_ns) - start_ns
             self._sums.add(state, weight)
+            self._logical += logical * weight
             if plan:
                 self._waiting += plan.num_waiting * weight
                 self._context_tokens += plan.decode_context_tokens * weight
@@ -132,6 +141,7 @@ class SeriesRecorder:
             counts["decode_tokens"],
             mean(self._context_tokens),
             mean(sums.total("allocated")),
+            mean(self._logical),
             *map(mean, term_columns(terms)),
             mean(sums.total("largest_free_extent")),
             counts["preemptions"],

@@ -112,7 +112,7 @@ class SnapshotRecorder:
         holders = [
             Holder(
                 sequence.request.request_id,
-                self._live_tokens(sequence),
+                tokens_after_step(allocator, sequence),
                 sequence.final_tokens,
                 view.capture(sequence),
             )
@@ -121,12 +121,6 @@ class SnapshotRecorder:
         external = free if plan.head_held_up else 0
         rest = view.capture_rest()
         return _Moment(start_ns, why, plan.num_waiting, external, holders, rest)
-
-    def _live_tokens(self, sequence: Sequence) -> int:
-        """Computed tokens, this step's included; only a decode's own count is not current."""
-        if sequence.state is State.DECODING:
-            return self._allocator.live_tokens(sequence) + 1
-        return sequence.computed
 
     def _keep_regular(self, moment: _Moment) -> None:
         kept = [*self._regular, moment]
@@ -161,6 +155,13 @@ class SnapshotRecorder:
             "left_out": {"requests": len(rest), "slots": slots},
             **layout.extra,
         }
+
+
+def tokens_after_step(allocator: Allocator, sequence: Sequence) -> int:
+    """Computed tokens, this step's included; only a decode's own count is not current."""
+    if sequence.state is State.DECODING:
+        return allocator.live_tokens(sequence) + 1
+    return sequence.computed
 
 
 def snapshots_text(snapshots: Mapping[str, Any]) -> str:

@@ -14,9 +14,12 @@ from kvsim.cost import (
     PredictiveClock,
     ProfileClock,
     RooflineClock,
+    TransferClock,
     read_profile,
 )
 from kvsim.cost.profile import layout_key
+from kvsim.scenario.build_offload import offload_links
+from kvsim.scenario.build_swap import swap_links
 from kvsim.scenario.clock import (
     FixedClockSettings,
     LinearClockSettings,
@@ -35,6 +38,9 @@ def build_clock(settings: Scenario, model: Model | None, gpu: Gpu | None) -> Pre
     memory = settings.memory
     if isinstance(memory, VmmMemory) and memory.map_page_s:
         clock = MappingClock(clock, map_page_s=memory.map_page_s)
+    links = {**offload_links(settings, model), **swap_links(settings, model)}
+    if links:
+        clock = TransferClock(clock, links)
     drafts = settings.engine.speculative_config
     return DraftingClock(clock, draft_step_s=drafts.draft_step_s) if drafts else clock
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kvsim.scenario.branch_checks import BRANCH_RULES
 from kvsim.scenario.feature_checks import FEATURE_RULES
 from kvsim.scenario.findings import Finding, SettingsError
 
@@ -19,7 +20,7 @@ MAX_REPLICAS = 2000
 def check(scenario: Scenario) -> None:
     """Raise `SettingsError` for the first rule that the settings break."""
     general = (_seeds, _names_and_windows, _token_budget, _memory_kind)
-    rules = (*general, *FEATURE_RULES, _pages, _sources)
+    rules = (*general, *BRANCH_RULES, *FEATURE_RULES, _pages, _sources)
     for rule in rules:
         for finding in rule(scenario):
             raise SettingsError(*finding)

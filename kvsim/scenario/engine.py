@@ -93,6 +93,13 @@ class EngineSettings(Section):
     speculative_config: SpeculativeSettings | None = Field(
         default=None, description="speculative decoding; left out, none"
     )
+    preemption_mode: Literal["recompute", "swap", "auto"] = Field(
+        default="recompute",
+        description="what happens to the KV of a request that loses its memory to another one:"
+        " recompute (forgotten and computed again), swap (kept in host memory while that has room;"
+        " nobody is admitted until all are back), auto (whichever takes less time); swap and auto"
+        " serve every request as a sequence group (vLLM v0)",
+    )
     on_never_fits: Literal["reject", "block"] = Field(
         default="reject",
         description="what happens to a request that can never fit: reject it at arrival, or let"

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvsim.scenario.findings import Finding
+from kvsim.scenario.offload import offload_findings
+from kvsim.scenario.pages import page_findings
+from kvsim.scenario.swap import swap_findings
 
 if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
@@ -91,5 +94,13 @@ def _speculation(scenario: Scenario) -> Iterator[Finding]:
         )
 
 
-FEATURE_RULES = (_caching_and_async, _policy, _eviction, _speculation)
+FEATURE_RULES = (
+    _caching_and_async,
+    _policy,
+    _eviction,
+    _speculation,
+    swap_findings,
+    offload_findings,
+    page_findings,
+)
 """What `kvsim.scenario.checks.check` applies, in this order."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from kvsim.catalog import KvGroups
 from kvsim.scenario.findings import Finding
+from kvsim.scenario.sampling import uses_groups
 from kvsim.scenario.settings import Scenario
 
 
 def group_findings(settings: Scenario, groups: KvGroups) -> Iterator[Finding]:
-    """What the settings ask for and layers with a sliding window cannot have."""
+    """What the settings ask for and layers that do not keep every token cannot have."""
     engine, memory = settings.engine, settings.memory
     every = engine.prefix_cache_retention_interval
     if every and memory.kind != "vmm" and every % memory.block_size:
@@ -21,20 +22,39 @@ def group_findings(settings: Scenario, groups: KvGroups) -> Iterator[Finding]:
         )
     if groups.is_uniform:
         return
-    layers = "the model has layers with a sliding window"
+    layers = f"the model has layers {_layers(groups)}"
     if memory.kind != "paged":
+        shrinks = "" if groups.has("state") else ", which give memory back while a request runs"
         yield Finding(
             "memory.kind",
-            f"must be paged, got {memory.kind}: {layers}, which give memory back while a request"
-            " runs",
+            f"must be paged, got {memory.kind}: {layers}{shrinks}",
             "Set memory.kind to paged, or choose a model whose layers keep every token",
         )
         return
+    yield from _kinds_findings(settings, groups, layers)
+    if uses_groups(settings):
+        yield Finding(
+            "sampling.served_as",
+            f"= groups is not covered where {layers}",
+            "Set it to requests, or choose a model whose layers keep every token",
+        )
     if memory.eviction == "belady":
         yield Finding(
             "memory.eviction",
             f"= belady needs one group of layers that keeps every token: {layers}",
             "Set it to lru, fifo or lfu",
+        )
+    if memory.page_kib is not None:
+        yield Finding(
+            "memory.page_kib",
+            f"needs one group of layers that keeps every token: {layers}",
+            "Set it to null, or choose a model whose layers keep every token",
+        )
+    if memory.offload is not None:
+        yield Finding(
+            "memory.offload",
+            f"needs one group of layers that keeps every token: {layers}",
+            "Set it to null, or choose a model whose layers keep every token",
         )
     drafts = engine.speculative_config
     if drafts is not None and drafts.method == "eagle":
@@ -43,3 +63,37 @@ def group_findings(settings: Scenario, groups: KvGroups) -> Iterator[Finding]:
             f"= eagle is not covered where {layers}",
             "Set it to ngram or draft_model, or choose a model whose layers keep every token",
         )
+
+
+def _kinds_findings(settings: Scenario, groups: KvGroups, layers: str) -> Iterator[Finding]:
+    """What chunked-local and linear attention cannot have, beside what no layer groups have."""
+    engine = settings.engine
+    if groups.has("chunked", "state") and engine.enable_prefix_caching:
+        unified = "" if groups.has("state") else ", or memory.layer_groups to unified"
+        yield Finding(
+            "engine.enable_prefix_caching",
+            f"= true is not covered where {layers}",
+            f"Set it to false{unified}",
+        )
+    if not groups.has("state"):
+        return
+    if settings.clock.kind in ("roofline", "calibrated"):
+        yield Finding(
+            "clock.kind",
+            f"= {settings.clock.kind} is not covered where {layers}: no time by shape is known for"
+            " them",
+            "Set it to fixed or linear",
+        )
+    if engine.speculative_config is not None:
+        yield Finding(
+            "engine.speculative_config",
+            f"is not covered where {layers}",
+            "Set it to null, or choose a model whose layers all keep tokens",
+        )
+
+
+def _layers(groups: KvGroups) -> str:
+    """What layers have that do not keep every token."""
+    if groups.has("state"):
+        return "that keep a state"
+    return "with chunked-local attention" if groups.has("chunked") else "with a sliding window"

@@ -10,6 +10,7 @@ from kvsim.scenario.document import KeyPath
 from kvsim.scenario.fields import Section
 from kvsim.scenario.lengths import ARRIVAL_KINDS, LENGTH_KINDS, LENGTH_SOURCES
 from kvsim.scenario.memory import MEMORY_KINDS
+from kvsim.scenario.sampling import SAMPLING_KINDS
 from kvsim.scenario.traffic import FALLBACKS, WORKLOAD_SOURCES
 
 Kinds = Mapping[str, type[Section]]
@@ -31,12 +32,15 @@ BY_SOURCE: dict[KeyPath, Kinds] = {
     ("workload",): WORKLOAD_SOURCES,
     ("workload", "lengths"): LENGTH_SOURCES,
     ("workload", "fallback"): FALLBACKS,
+    ("sampling",): SAMPLING_KINDS,
 }
 """Sections whose first key of these says what they may hold."""
 
 _EITHER: dict[KeyPath, frozenset[str]] = {
     ("workload", "sosp23"): frozenset({"trace", "preset"}),
     ("engine", "speculative_config"): frozenset({"acceptance_rate", "acceptance_rates"}),
+    ("memory", "offload", "host"): frozenset({"capacity_gib", "capacity_blocks"}),
+    ("memory", "offload", "disk"): frozenset({"capacity_gib", "capacity_blocks"}),
 }
 """Settings that exclude each other within one kind."""
 

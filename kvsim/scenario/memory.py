@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from kvsim.catalog import GroupingRule
 from kvsim.scenario.fields import MAX_BLOCKS, Seconds, Section, Tokens
+from kvsim.scenario.offload import OffloadSettings
+from kvsim.scenario.swap import SwapSettings
 
 NumBlocks = Annotated[
     int,
@@ -49,11 +52,37 @@ class PagedMemory(Section):
         description="whether block 0 is set aside, as vLLM v1 does (SOSP'23 did not); left out, the"
         " profile's",
     )
-    eviction: Literal["lru", "fifo", "lfu", "belady"] = Field(
+    eviction: Literal["lru", "fifo", "lfu", "belady", "page_aware"] = Field(
         default="lru",
         description="which cached block that nobody holds is given up first: lru (vLLM: used least"
         " recently), fifo (filled first), lfu (found least often), belady (needed again last, which"
-        " only a simulation can know)",
+        " only a simulation can know), page_aware (page by page of page_kib: those that nothing is"
+        " held in first, then those with the fewest cached blocks)",
+    )
+    page_kib: Literal[64, 128, 256, 2048] | None = Field(
+        default=None,
+        description="size in KiB of the physical pages that blocks lie in (kvcached), one page per"
+        " layer in K and in V; left out, nothing is said about pages",
+        json_schema_extra={"unit": "KiB"},
+    )
+    layer_groups: GroupingRule = Field(
+        default="max_if_close",
+        description="how layers that keep different tokens share the pool, in groups of equally"
+        " many layers: max_if_close (as many as the type with most layers has, where that is less"
+        " than 1.5 times the fewest, else the fewest; vllm pull 29303), min (the fewest; vLLM"
+        " 0.10), gcd (the greatest common divisor, which pads nothing; vllm pull 56445), unified"
+        " (one group, in which every layer keeps every token, window or not; vLLM before 0.10,"
+        " --disable-hybrid-kv-cache-manager)",
+    )
+    swap: SwapSettings | None = Field(
+        default=None,
+        description="host memory for preempted requests, with engine.preemption_mode swap or auto;"
+        " left out, 4 GiB for each GPU",
+    )
+    offload: OffloadSettings | None = Field(
+        default=None,
+        description="tiers outside the device, from which cached prefixes are fetched; left out,"
+        " none",
     )
 
 

@@ -9,6 +9,7 @@ from kvsim.catalog import Gpu, get_gpu, get_model
 from kvsim.catalog.gpu import GIB
 from kvsim.errors import InputError
 from kvsim.scenario.fields import Section
+from kvsim.scenario.sampling import uses_groups
 
 if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
@@ -77,7 +78,7 @@ def with_profile(scenario: Scenario) -> dict[str, Section]:
     """The sections `engine` and `memory` with what they leave out taken from the profile."""
     profile = PROFILES[scenario.profile]
     engine, memory = scenario.engine, scenario.memory
-    caches = engine.scheduler == "vllm" and memory.kind == "paged"
+    caches = engine.scheduler == "vllm" and memory.kind == "paged" and not uses_groups(scenario)
     drafts = engine.speculative_config
     # vLLM turns asynchronous scheduling off by itself for drafters that wait for the CPU.
     waits = drafts is not None and drafts.method != "eagle"

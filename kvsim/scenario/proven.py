@@ -20,7 +20,16 @@ def unproven(settings: Scenario, sizing: Sizing) -> tuple[str, ...]:
             f"{model.name} keeps latent KV, which is scheduled as one group of full-attention"
             " layers: not proven against the real scheduler"
         )
-    if drafts is not None and not sizing.groups.is_uniform:
+    groups = sizing.groups
+    if model is not None and groups.has("chunked", "state"):
+        kept = "keep a state" if groups.has("state") else "attend to their chunk only"
+        notes.append(f"{model.name} has layers that {kept}: not proven against the real scheduler")
+    if model is not None and sizing.block_size > settings.memory.block_size:
+        notes.append(
+            f"blocks hold {sizing.block_size} tokens instead of {settings.memory.block_size}: as"
+            " many bytes of a layer as its state takes"
+        )
+    if drafts is not None and not groups.is_uniform:
         notes.append(
             "drafts for a model with sliding-window layers: not proven against the real scheduler"
         )

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from kvsim.core.protocols import Allocator, Recorder
+from kvsim.core.protocols import Recorder
 from kvsim.core.request import Request
-from kvsim.core.vmm import VmmAllocator
 from kvsim.cost import PredictiveClock
 from kvsim.errors import InputError
 from kvsim.results import (
@@ -23,6 +22,8 @@ from kvsim.results import (
 from kvsim.results.merge import SeedOutcome
 from kvsim.scenario.build import Server, build_server
 from kvsim.scenario.build_workload import Traffic, build_workload
+from kvsim.scenario.sampling import branching_of
+from kvsim.scenario.sections import extras
 from kvsim.scenario.seeds import SeedRun
 from kvsim.scenario.settings import MeasureSettings, Scenario, SloSettings
 from kvsim.scenario.variants import variants
@@ -88,7 +89,7 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
         server = job.server(settings, traffic.workload)
         recorders = _Recorders(settings, server, rows=job.rows)
         end = run_replica(
-            traffic.workload,
+            map(branching_of(settings), traffic.workload),
             server.scheduler,
             server.sizing.clock,
             recorders.all,
@@ -96,7 +97,7 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
             progress=watcher.advance,
         )
         server.allocator.check_integrity(server.scheduler.running())
-        entry = _entry(settings, server, recorders.summary, end)
+        entry = _entry(settings, server, recorders, end)
         if job.make_clock:
             entry["setup"]["clock"] = "device"
         outcome = SeedOutcome(job.seed, entry, recorders.summary.histograms())
@@ -135,9 +136,10 @@ class _Recorders:
 
     def __init__(self, settings: Scenario, server: Server, *, rows: bool) -> None:
         allocator = server.allocator
+        window = _window(settings.measure)
         self.summary = SummaryRecorder(
             allocator,
-            window=_window(settings.measure),
+            window=window,
             slo=_slo(settings.slo),
             frontend_ns=round(settings.frontend_s * NS_PER_S),
             max_num_seqs=settings.engine.max_num_seqs,
@@ -146,7 +148,10 @@ class _Recorders:
         self._steps: StepsRecorder | SeriesRecorder | None = None
         self._requests: RequestsRecorder | None = None
         self._snapshots: SnapshotRecorder | None = None
-        self.all: Recorder = self.summary
+        self.extras = extras(settings, server, window)
+        watching = (extra.recorder for extra in self.extras)
+        always = [self.summary, *(recorder for recorder in watching if recorder is not None)]
+        self.all: Recorder = Tee(*always) if len(always) > 1 else self.summary
         if not rows or settings.record.mode == "summary":
             return
         if settings.record.mode == "steps":
@@ -156,7 +161,7 @@ class _Recorders:
             self._steps = SeriesRecorder(allocator, interval_ns=interval_ns)
         self._requests = RequestsRecorder()
         self._snapshots = SnapshotRecorder(allocator, server.scheduler.running)
-        self.all = Tee(self.summary, self._steps, self._requests, self._snapshots)
+        self.all = Tee(*always, self._steps, self._requests, self._snapshots)
 
     def columns(self) -> dict[str, Any]:
         """What `RunFolder.write_variant` takes, by its keywords."""
@@ -180,12 +185,12 @@ def _slo(slo: SloSettings) -> Slo | None:
 
 
 def _entry(
-    settings: Scenario, server: Server, summary: SummaryRecorder, end: RunEnd
+    settings: Scenario, server: Server, recorders: _Recorders, end: RunEnd
 ) -> dict[str, Any]:
     sizing = server.sizing
     budget = sizing.budget
     return {
-        **summary.summary(),
+        **recorders.summary.summary(),
         "setup": {
             "model": sizing.model_name,
             "gpu": sizing.gpu_name,
@@ -205,15 +210,8 @@ def _entry(
             "notes": list(server.notes),
         },
         "stuck": asdict(end.stuck) if end.stuck else None,
-        **_mapping(server.allocator),
+        **{extra.name: extra.counts() for extra in recorders.extras},
     }
-
-
-def _mapping(allocator: Allocator) -> dict[str, Any]:
-    """What mapping physical pages took; nothing for memory without it."""
-    if isinstance(allocator, VmmAllocator):
-        return {"mapping": allocator.mapping_counts()}
-    return {}
 
 
 def workload_entry(traffic: Traffic) -> dict[str, Any]:

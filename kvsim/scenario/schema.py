@@ -54,7 +54,7 @@ def _compare(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _changed_options(whole: Schema, definitions: dict[str, Any]) -> list[Schema]:
     """What a section may be in a variant: of mappings a part is enough."""
-    options = _options(whole) or [whole]
+    options = _leaves(whole)
     names = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]
     for name in names:
         part = {key: value for key, value in definitions[name].items() if key != "required"}
@@ -68,6 +68,12 @@ def _changed_options(whole: Schema, definitions: dict[str, Any]) -> list[Schema]
         definitions[whole_name] = {**part, "properties": properties, "title": whole_name}
     others = [option for option in options if "$ref" not in option]
     return [*({"$ref": f"#/$defs/Changed{name}"} for name in names), *others]
+
+
+def _leaves(schema: Schema) -> list[Schema]:
+    """The alternatives of a schema, those of its alternatives in their place."""
+    options = _options(schema)
+    return [leaf for option in options for leaf in _leaves(option)] if options else [schema]
 
 
 def look_up(path: KeyPath, data: Any) -> Setting:

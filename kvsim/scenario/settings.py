@@ -13,6 +13,7 @@ from kvsim.scenario.fields import NAME_PATTERN, PositiveSeconds, Seconds, Sectio
 from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.memory import Memory, PagedMemory
 from kvsim.scenario.profile import with_profile
+from kvsim.scenario.sampling import SamplingSettings
 from kvsim.scenario.traffic import WorkloadSettings
 from kvsim.scenario.validation import DeviceSettings, ValidationSettings
 
@@ -101,6 +102,9 @@ class Scenario(Section):
     measure: MeasureSettings = Field(default=MeasureSettings())
     clock: ClockSettings = Field(default=CalibratedClockSettings(kind="calibrated"))
     workload: WorkloadSettings
+    sampling: SamplingSettings | None = Field(
+        default=None, description="outputs per request; left out, one"
+    )
     slo: SloSettings = Field(default=SloSettings())
     seeds: list[Annotated[int, Field(ge=0, le=2**32 - 1)]] = Field(
         default=[0], min_length=1, max_length=1000, description="seeds of the generators"

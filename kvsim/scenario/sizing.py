@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kvsim.catalog import (
     Budget,
     Gpu,
+    GroupingRule,
     KvGroups,
     Model,
     NoKvMemoryError,
@@ -19,6 +20,7 @@ from kvsim.catalog import (
     get_model,
     kv_groups,
     tokens_per_page,
+    uniform_groups,
 )
 from kvsim.cost import PredictiveClock
 from kvsim.errors import InputError
@@ -26,7 +28,8 @@ from kvsim.scenario.build_clock import build_clock
 from kvsim.scenario.engine import KV_CACHE_BYTES, EngineSettings
 from kvsim.scenario.findings import SettingsError
 from kvsim.scenario.group_checks import group_findings
-from kvsim.scenario.memory import VmmMemory
+from kvsim.scenario.memory import PagedMemory, VmmMemory
+from kvsim.scenario.pages import blocks_per_page
 from kvsim.scenario.settings import Scenario
 
 
@@ -64,7 +67,7 @@ def size_server(settings: Scenario) -> Sizing:
     limits that the model does not allow.
     """
     model = gpu = budget = None
-    groups = KvGroups(1, (None,))
+    groups = uniform_groups()
     if settings.model is not None:
         with _blamed_on("model"):
             model = get_model(settings.model)
@@ -73,12 +76,12 @@ def size_server(settings: Scenario) -> Sizing:
             gpu = get_gpu(settings.hardware.gpu)
     if model is not None:
         with _blamed_on("model"):
-            groups = kv_groups(model, tp=settings.hardware.count if settings.hardware else 1)
+            groups = _groups(settings, model)
     for finding in group_findings(settings, groups):
         raise SettingsError(*finding)
     max_model_len = _max_model_len(settings.engine, model)
     _check_lengths(settings.engine, max_model_len)
-    block_size = _block_size(settings, model)
+    block_size = _block_size(settings, model, groups)
     num_blocks = settings.memory.num_blocks
     if num_blocks is None:
         assert model is not None  # kvsim.scenario.checks
@@ -86,16 +89,32 @@ def size_server(settings: Scenario) -> Sizing:
         budget = _budget(settings, model, gpu, block_size)
         _check_longest(settings, budget, groups, block_size, max_model_len)
         num_blocks = budget.num_blocks
+    blocks_per_page(settings, model)
     with _blamed_on("hardware"):
         clock = build_clock(settings, model, gpu)
     return Sizing(num_blocks, max_model_len, clock, budget, model, gpu, groups, block_size)
 
 
-def _block_size(settings: Scenario, model: Model | None) -> int:
-    """Tokens of one block, which for pages follow from the model."""
+def layer_rule(settings: Scenario) -> GroupingRule:
+    """How layers are grouped; memory without block tables knows one group only."""
+    memory = settings.memory
+    return memory.layer_groups if isinstance(memory, PagedMemory) else "max_if_close"
+
+
+def _groups(settings: Scenario, model: Model) -> KvGroups:
+    return kv_groups(
+        model,
+        tp=settings.hardware.count if settings.hardware else 1,
+        kv_dtype_bytes=KV_CACHE_BYTES[settings.engine.kv_cache_dtype],
+        rule=layer_rule(settings),
+    )
+
+
+def _block_size(settings: Scenario, model: Model | None, groups: KvGroups) -> int:
+    """Tokens of one block, which for pages and beside states follow from the model."""
     memory = settings.memory
     if not isinstance(memory, VmmMemory):
-        return memory.block_size
+        return groups.block_tokens(memory.block_size)
     assert model is not None  # kvsim.scenario.checks
     tp = settings.hardware.count if settings.hardware else 1
     width = KV_CACHE_BYTES[settings.engine.kv_cache_dtype]
@@ -115,7 +134,8 @@ def _blamed_on(path: str) -> Iterator[None]:
     except SettingsError:
         raise
     except InputError as error:
-        setting = "hardware.count" if error.where == "tp" else path
+        places = {"tp": "hardware.count", "layer_groups": "memory.layer_groups"}
+        setting = places.get(error.where or "", path)
         raise SettingsError(setting, f"cannot be used: {error.problem}", error.fix) from error
 
 
@@ -188,6 +208,7 @@ def _budget(settings: Scenario, model: Model, gpu: Gpu, block_size: int) -> Budg
             max_num_seqs=engine.max_num_seqs,
             kv_dtype_bytes=KV_CACHE_BYTES[engine.kv_cache_dtype],
             cuda_graphs_in_budget=engine.cuda_graphs_in_budget,
+            layer_groups=layer_rule(settings),
         )
 
 
@@ -204,7 +225,7 @@ def _check_longest(
     if fits(max_model_len):
         return
     most = bisect_left(range(max_model_len), True, key=lambda tokens: not fits(tokens)) - 1
-    shared = "" if groups.is_uniform else f" in {len(groups.windows)} groups of layers"
+    shared = "" if groups.is_uniform else f" in {groups.num_groups} groups of layers"
     raise SettingsError(
         "engine.max_model_len",
         f"= {max_model_len} tokens is more than the KV memory that {settings.model} leaves on"

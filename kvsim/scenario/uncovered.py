@@ -11,11 +11,14 @@ ELSEWHERE = {
     "speculative_model": "engine.speculative_config",
     "num_speculative_tokens": "engine.speculative_config.num_speculative_tokens",
     "reserve_full_isl": "engine.scheduler_reserve_full_isl",
+    "swap_space": "memory.swap.capacity_gib",
     "retention_interval": "engine.prefix_cache_retention_interval",
+    "disable_hybrid_kv_cache_manager": "memory.layer_groups (unified)",
+    "kv_offloading_size": "memory.offload.host.capacity_gib",
 }
 """Flags that have another place."""
 
-_LAYERS = "other layers than full and sliding-window attention"
+_LAYERS = "how states of linear attention are stored"
 NOT_COVERED = {
     "pipeline_parallel_size": "pipeline parallelism",
     "data_parallel_size": "data parallelism",
@@ -27,16 +30,12 @@ NOT_COVERED = {
     "max_lora_rank": "LoRA adapters",
     "lora_modules": "LoRA adapters",
     "kv_transfer_config": "KV connectors",
-    "kv_offloading_size": "KV offloading",
     "cpu_offload_gb": "weights outside the GPU",
-    "swap_space": "swapping",
-    "preemption_mode": "preemption other than by recomputing",
     "limit_mm_per_prompt": "multimodal inputs",
     "mm_processor_kwargs": "multimodal inputs",
     "mamba_block_size": _LAYERS,
     "mamba_cache_mode": _LAYERS,
     "mamba_cache_dtype": _LAYERS,
-    "disable_hybrid_kv_cache_manager": "layer groups that are all kept whole",
     "max_num_active_seqs": "a limit on active sequences",
     "max_num_scheduled_tokens": "a second token budget",
     "prefill_schedule_interval": "prefills in some steps only",

@@ -9,7 +9,7 @@ from kvsim.scenario.document import KeyPath
 from kvsim.scenario.members import displaced
 from kvsim.scenario.settings import Scenario
 
-COMPARABLE = ("model", "hardware", "engine", "memory", "clock")
+COMPARABLE = ("model", "hardware", "engine", "memory", "clock", "sampling")
 """Sections a variant may change. Everything else is shared, the traffic first of all."""
 
 

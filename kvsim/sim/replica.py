@@ -78,7 +78,7 @@ class Replica:
         self._in_flight: deque[tuple[StepPlan, int]] = deque()
         """Scheduled steps that are not booked, with their ends."""
         self._outgrew_memory: set[Sequence] = set()
-        """Sequences that, alone, outgrew the memory since any request last advanced."""
+        """Sequences that, alone, outgrew the memory since any request last advanced or came."""
 
     @property
     def now_ns(self) -> int:
@@ -90,6 +90,7 @@ class Replica:
         reason = self.scheduler.refuse(request)
         if reason is None:
             self.scheduler.add(request)
+            self._outgrew_memory.clear()
         else:
             self.recorder.rejected(request, reason)
             self._on_end(1)
@@ -173,7 +174,8 @@ class Replica:
         """Notice that a sequence which needs more than all memory is tried again and again.
 
         It was the last one running and took back its own memory. If it comes to that twice while
-        no request computed anything new, and no request can arrive, it will for ever.
+        no request computed anything new or came, and none can arrive, it will for ever. Schedulers
+        never swap such a sequence out, so what is swapped comes back in between.
         """
         if victim in self._outgrew_memory and not self.may_send():
             why = self.scheduler.unservable(victim.request)

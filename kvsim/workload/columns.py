@@ -22,8 +22,12 @@ from kvsim.workload.row_format import Extras, FormatOptions, Row
 from kvsim.workload.segment_table import SegmentBuffer, SegmentTable, joined_segments
 from kvsim.workload.sniff import choose_format, make_format
 from kvsim.workload.source import ReadRules
+from kvsim.workload.trees import Trees
 
 Ints = npt.NDArray[np.int64]
+NO_STREAMS = (None, None)
+MAX_BUFFERED = 2**24
+"""Segments and beam parents, in integers, that make a chunk whatever its rows."""
 _PLACE = re.compile(r"r(0|[1-9][0-9]{0,17})")
 
 
@@ -58,8 +62,13 @@ class Columns:
         """The same rows at other times."""
         return replace(self, arrivals_ns=arrivals_ns)
 
-    def requests(self, start_ns: int, rate_scale: float) -> Iterator[Request]:
-        """The rows as requests; `start_ns` on the file's clock is time 0."""
+    def requests(
+        self, start_ns: int, rate_scale: float, trees: Trees | None = None
+    ) -> Iterator[Request]:
+        """The rows as requests; `start_ns` on the file's clock is time 0.
+
+        `trees`, with the parents of the whole file, is None where no row has a parent.
+        """
         for low in range(0, len(self), CHUNK_ROWS):
             part = slice(low, low + CHUNK_ROWS)
             arrivals = scaled((self.arrivals_ns[part] - start_ns).tolist(), rate_scale)
@@ -74,10 +83,23 @@ class Columns:
             if self.extras is None:
                 yield from map(Request, names, arrivals, prompts, outputs)
                 continue
-            for name, arrival, prompt, output, (own, limit, priority) in zip(
+            for name, arrival, prompt, output, extras in zip(
                 names, arrivals, prompts, outputs, self.extras[part], strict=True
             ):
-                yield Request(own or name, arrival, prompt, output, limit, priority)
+                own, limit, priority, branches, fork = extras
+                shared, stream = trees.streams(own or name, prompt, extras) if trees else NO_STREAMS
+                yield Request(
+                    own or name,
+                    arrival,
+                    prompt,
+                    output,
+                    limit,
+                    priority,
+                    shared,
+                    stream,
+                    branches,
+                    fork,
+                )
 
     def _with_segments(
         self, low: int, rows: Iterable[tuple[str, int, int, int]]
@@ -149,20 +171,21 @@ class _Names:
     """Names of the kept rows: their own, or r0, r1, ... by their place, which must not collide."""
 
     def __init__(self) -> None:
-        self._own: set[str] = set()
+        self.own: dict[str, int] = {}
+        """Places of the rows with a name of their own among each other, by name."""
         self._has_own = bytearray()
 
     def take(self, own: str | None) -> None:
         """Name the next kept row. Raises `BadRowError` for a name that is taken."""
         rank = len(self._has_own)
         if own is None:
-            if f"r{rank}" in self._own:
+            if f"r{rank}" in self.own:
                 problem = f"a row without request_id is called 'r{rank}', which another row is"
                 raise BadRowError("duplicate_id", problem)
-        elif own in self._own or self._is_place(own):
+        elif own in self.own or self._is_place(own):
             raise BadRowError("duplicate_id", f"request_id {own!r} appears twice")
         else:
-            self._own.add(own)
+            self.own[own] = len(self.own)
         self._has_own.append(own is not None)
 
     def _is_place(self, name: str) -> bool:
@@ -174,7 +197,8 @@ class _Names:
 
 class TraceReader:
     """One pass over a file. `kind`, `read`, `kept`, `dropped`, `segments` (of the rows kept, those
-    of one row counted each), `chunk_tokens` and `sha256` are complete at its end.
+    of one row counted each), `beam_parents` (integers of theirs), `trees`, `chunk_tokens` and
+    `sha256` are complete at its end.
 
     Rows before `start_at` (ns on the file's clock) are dropped. With `limit` the pass keeps the
     first `limit` usable rows and leaves the rest unread, except for the digest, which always
@@ -201,9 +225,11 @@ class TraceReader:
         self._limit = limit
         self._start_at = start_at or 0
         self._names = _Names()
+        self.trees = Trees(self._names.own)
         self.read = 0
         self.kept = 0
         self.segments = 0
+        self.beam_parents = 0
         self.chunk_tokens: int | None = None
         self.dropped: Counter[str] = Counter()
         self.sha256 = ""
@@ -212,6 +238,7 @@ class TraceReader:
         """The kept rows in the file's order. Raises `InputError` at the first bad row."""
         rules = self._rules
         buffer = _Buffer()
+        taken = 0
         with closing(open_records(self.path, rules)) as records:
             self.kind = choose_format(
                 self.kind, records.columns, self.path, objects=records.objects
@@ -230,12 +257,13 @@ class TraceReader:
                     continue
                 if row is not None:
                     self.kept += 1
-                    self.segments += len(row[4][0]) if row[4] else 0
                     buffer.add(row)
                     if self.kept == self._limit:
                         break
-                    if len(buffer) == CHUNK_ROWS:
+                    held = self.segments + self.beam_parents - taken
+                    if len(buffer) == CHUNK_ROWS or held > MAX_BUFFERED:
                         yield buffer.take()
+                        taken += held
             self.chunk_tokens = rows.chunk_tokens
             self.sha256 = records.sha256()
         if len(buffer):
@@ -255,8 +283,17 @@ class TraceReader:
             self.dropped["before_start"] += 1
             return None
         if row[3] is not None:
-            self._names.take(row[3][0])
+            self._note_extras(row, row[3])
+        self.segments += len(row[4][0]) if row[4] else 0
         return row
+
+    def _note_extras(self, row: Row, extras: Extras) -> None:
+        pieces = self.trees.check(row, extras.fork) if extras.fork is not None else 0
+        self._names.take(extras.request_id)
+        self.trees.add(row, extras)
+        self.segments += pieces
+        if extras.branches is not None:
+            self.beam_parents += len(extras.branches.parents) * extras.branches.width
 
     def _refuse(self, bad: BadRowError, where: str) -> None:
         if self._rules.on_bad_row == "error":

@@ -36,7 +36,10 @@ class BadRowError(Exception):
 
 def bad_value(column: str, value: object, wanted: str) -> BadRowError:
     """The row's value, shortened, is not what is wanted."""
-    text = repr(value) if not isinstance(value, Decimal) else str(value)
+    try:
+        text = repr(value) if not isinstance(value, Decimal) else str(value)
+    except RecursionError:  # JSON may just have been read at a depth that cannot be written
+        text = f"a {type(value).__name__} nested too deeply"
     text = text if len(text) <= 60 else text[:57] + "..."
     return BadRowError("bad_value", f"column {column}: {text} is not {wanted}")
 

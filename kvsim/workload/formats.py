@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kvsim.workload.base import NS_PER_S
+from kvsim.workload.branch_columns import BRANCH_COLUMNS, BranchColumns
 from kvsim.workload.chunked_formats import (
     BailianFormat,
     MooncakeFormat,
@@ -69,19 +70,36 @@ class TableFormat:
     """A plain table: `arrival_s, prompt_tokens, output_tokens`, seconds from the start.
 
     Optional, in JSON lines row by row: `request_id`, `max_tokens` (at least the output),
-    `priority`.
+    `priority`, and what branches:
+
+    n               parallel samples, 1 to 64; 1 is an ordinary request
+    beam_width      beams, 1 to 64; not together with `n`
+    beam_parents    list of lists, not in CSV: for each survivor of a selection the beam, from 0,
+                    that it continues. Selections follow the second output token, the third, ...;
+                    rows behind the last but one token are not used. Without it each beam continues
+                    itself
+    parent_id, fork_at_token
+                    the first `fork_at_token` tokens of this prompt are the first ones of the
+                    request `parent_id`, its prompt and output. The parent is a usable row above
+                    that arrives no later and has a `request_id`
     """
 
     has_arrivals: ClassVar[bool] = True
     starts_at_first: ClassVar[bool] = False
-    optional: ClassVar[tuple[str, ...]] = ("request_id", "max_tokens", "priority")
+    optional: ClassVar[tuple[str, ...]] = (
+        "request_id",
+        "max_tokens",
+        "priority",
+        *BRANCH_COLUMNS,
+    )
     chunk_tokens: int | None = None
 
     def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
         names = ("arrival_s", "prompt_tokens", "output_tokens")
         self._time, self._prompt, self._output = spelled_all(columns, names)
         extras = [spelled_one(columns, name) for name in self.optional]
-        self._id, self._limit, self._priority = extras
+        self._id, self._limit, self._priority, *branching = extras
+        self._branching = BranchColumns(tuple(branching), options.max_tokens)
         self.wanted = (self._time, self._prompt, self._output, *(name for name in extras if name))
         self._has_extras = any(extras)
         self._max = options.max_tokens
@@ -93,16 +111,17 @@ class TableFormat:
 
     def row(self, record: Record) -> Row:
         """See `Format`."""
+        prompt = tokens(record, self._prompt, self._max)
         output = tokens(record, self._output, self._max)
         return Row(
             decimal_ns(record, self._time, NS_PER_S),
-            tokens(record, self._prompt, self._max),
+            prompt,
             output,
-            self._extras(record, output) if self._has_extras else None,
+            self._extras(record, prompt, output) if self._has_extras else None,
         )
 
-    def _extras(self, record: Record, output: int) -> Extras:
-        own = limit = priority = None
+    def _extras(self, record: Record, prompt: int, output: int) -> Extras:
+        own = limit = priority = branches = fork = None
         if self._id and self._id in record:
             own = identifier(record, self._id)
         if self._limit:
@@ -113,9 +132,12 @@ class TableFormat:
                 )
         if self._priority:
             priority = optional_integer(record, self._priority, -(2**31), 2**31 - 1)
-        if own is None and limit is None and not priority:
+        if self._branching.any_in(record):
+            branches = self._branching.branches(record, output)
+            fork = self._branching.fork(record, prompt)
+        if own is None and limit is None and not priority and branches is None and fork is None:
             return NO_EXTRAS
-        return own, limit, priority or 0
+        return Extras(own, limit, priority or 0, branches, fork)
 
 
 class VidurFormat:

@@ -6,11 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
+from kvsim.core.request import Branching, Fork
 from kvsim.workload.fields import Record
 
-Extras = tuple[str | None, int | None, int]
-"""request_id, max_tokens, priority."""
-NO_EXTRAS: Extras = (None, None, 0)
+
+class Extras(NamedTuple):
+    """What a row says beside its arrival and lengths."""
+
+    request_id: str | None = None
+    max_tokens: int | None = None
+    priority: int = 0
+    branches: Branching | None = None
+    fork: Fork | None = None
+
+
+NO_EXTRAS = Extras()
 
 
 class Row(NamedTuple):

@@ -10,9 +10,11 @@ from kvsim.errors import InputError
 from kvsim.workload.base import RowCounts
 from kvsim.workload.columns import Columns, Ints, TraceReader, joined
 from kvsim.workload.formats import FORMATS
+from kvsim.workload.trees import Trees
 
 SEGMENTS_PER_ROW = 16
-"""A file whose rows have more on average is held in memory up to so many fewer rows."""
+"""Also of beam parents. A file whose rows have more on average is held in memory up to so many
+fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Scan:
     segments: int
     """Segments of all kept rows together."""
     chunk_tokens: int | None
+    trees: Trees
 
 
 def scan(reader: TraceReader, keep_rows: int) -> Scan:
@@ -71,11 +74,13 @@ def scan(reader: TraceReader, keep_rows: int) -> Scan:
         reader.sha256,
         reader.segments,
         reader.chunk_tokens,
+        reader.trees,
     )
 
 
 def _too_many(reader: TraceReader, keep_rows: int) -> bool:
-    return max(reader.kept, reader.segments // SEGMENTS_PER_ROW) > keep_rows
+    held = reader.segments + reader.beam_parents
+    return max(reader.kept, held // SEGMENTS_PER_ROW) > keep_rows
 
 
 def smeared(columns: Columns, width_ns: int, seed: int) -> Columns:

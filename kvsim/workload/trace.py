@@ -87,6 +87,8 @@ class TraceWorkload:
         self.content_sha256 = first.sha256
         self._start_ns = self._start(first)
         self._columns = self._arranged(first)
+        self._parents = first.trees.parents
+        self._trees = first.trees if self._parents and self._columns is not None else None
 
     @property
     def source(self) -> str:
@@ -122,7 +124,7 @@ class TraceWorkload:
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether any row has ids of its prompt's chunks, with known lengths."""
+        """Whether any row has a parent, or ids of its prompt's chunks with known lengths."""
         return self._segments > 0
 
     @property
@@ -132,11 +134,14 @@ class TraceWorkload:
 
     def __iter__(self) -> Iterator[Request]:
         if self._columns is not None:
-            yield from self._columns.requests(self._start_ns, self.rate_scale)
+            yield from self._columns.requests(self._start_ns, self.rate_scale, self._trees)
             return
         reader = self._reader()
         for chunk in reader.chunks():
-            yield from chunk.requests(self._start_ns, self.rate_scale)
+            # Children may be in chunks to come: the parents are known from the first pass.
+            reader.trees.parents |= self._parents
+            trees = reader.trees if self._parents else None
+            yield from chunk.requests(self._start_ns, self.rate_scale, trees)
         if reader.sha256 != self.content_sha256:
             raise InputError(
                 "changed while it was read", where=str(self.path), fix="Run again on a file at rest"

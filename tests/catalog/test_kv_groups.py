@@ -9,8 +9,11 @@ import pytest
 from kvsim.catalog import (
     GIB,
     GqaAttention,
+    GroupingRule,
     KvGroups,
     LayerGroup,
+    LayerKind,
+    LayerType,
     blocks_per_request,
     compute_budget,
     explain_model,
@@ -21,24 +24,67 @@ from kvsim.catalog import (
     model_from_config,
 )
 from kvsim.catalog.kv import kv_bytes_per_group_token
+from kvsim.catalog.kv_layers import hybrid_bytes, layer_kvs, unified_bytes
 from kvsim.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "windows"),
+    ("name", "layers", "types"),
     [
-        ("gemma-3-27b", 10, (1024,) * 6 + (None,)),
-        ("gemma-3-1b", 4, (512,) * 6 + (None,)),
-        ("mistral-7b-v0.1", 32, (4096,)),
-        ("llama-3-8b", 32, (None,)),
-        ("deepseek-v3", 61, (None,)),
+        ("gemma-3-27b", 10, [("sliding", 1024, 52, 6), ("full", None, 10, 1)]),
+        ("gemma-3-1b", 4, [("sliding", 512, 22, 6), ("full", None, 4, 1)]),
+        ("mistral-7b-v0.1", 32, [("sliding", 4096, 32, 1)]),
+        ("llama-4-maverick", 12, [("chunked", 8192, 36, 3), ("full", None, 12, 1)]),
+        ("llama-3-8b", 32, [("full", None, 32, 1)]),
+        ("deepseek-v3", 61, [("full", None, 61, 1)]),
     ],
 )
 def test_layers_are_grouped_as_vllm_groups_them(
-    name: str, layers: int, windows: tuple[int | None, ...]
+    name: str, layers: int, types: list[tuple[LayerKind, int | None, int, int]]
 ) -> None:
     """52 and 10 layers: groups of 10, six of which (8 padding layers) have the window."""
-    assert kv_groups(get_model(name)) == KvGroups(layers, windows)
+    assert kv_groups(get_model(name)) == KvGroups(layers, tuple(LayerType(*one) for one in types))
+
+
+@pytest.mark.parametrize(
+    ("counts", "rule", "padding", "waste_percent"),
+    [
+        ((19, 18), "min", 17, 89.47),
+        ((19, 18), "max_if_close", 1, 5.56),
+        ((20, 30), "min", 10, 33.33),
+        ((10, 16), "min", 4, 25.0),
+        ((20, 30), "gcd", 0, 0.0),
+        ((10, 16), "gcd", 0, 0.0),
+    ],
+)
+def test_the_rule_decides_how_many_layers_are_padding(
+    counts: tuple[int, int], rule: GroupingRule, padding: int, waste_percent: float
+) -> None:
+    """vllm pulls 29303 and 56445; waste is the padding over the layers of the padded type."""
+    attention = get_model("llama-3-8b").attention
+    split = (LayerGroup(counts[0], attention), LayerGroup(counts[1], attention, 128))
+    groups = kv_groups(replace(get_model("llama-3-8b"), groups=split), rule=rule)
+    assert groups.padding_layers == padding
+    padded = max(groups.types, key=lambda one: one.groups * groups.layers - one.layers)
+    assert round(100 * padding / padded.layers, 2) == waste_percent
+
+
+@pytest.mark.parametrize("name", ["gemma-3-27b", "mistral-7b-v0.1", "llama-4-maverick"])
+def test_unified_is_one_group_of_all_layers_that_keep_every_token(name: str) -> None:
+    model = get_model(name)
+    groups = kv_groups(model, rule="unified")
+    assert groups == KvGroups(model.layers, (LayerType("full", None, model.layers),))
+    assert groups.is_uniform
+    assert not kv_groups(model).is_uniform
+
+
+def test_a_unified_server_bills_llama_4_for_every_layer_at_full_length() -> None:
+    """vllm issue 16118, 0.8.3: 24.00 GiB for 1,048,576 tokens on each of 8 GPUs."""
+    model = get_model("llama-4-maverick")
+    groups = kv_groups(model, tp=8, rule="unified")
+    per_block = 16 * kv_bytes_per_group_token(model, groups.layers, tp=8)
+    blocks = blocks_per_request(groups, 1_048_576, block_size=16, max_in_flight=8192)
+    assert blocks * per_block == 24 * GIB
 
 
 @pytest.mark.parametrize(
@@ -52,7 +98,7 @@ def test_types_of_nearly_the_same_number_of_layers_make_one_group_each(
     attention = model.attention
     split = (LayerGroup(counts[0], attention, 128), LayerGroup(counts[1], attention))
     found = kv_groups(replace(model, groups=split))
-    assert (found.layers, len(found.windows)) == (layers, groups)
+    assert (found.layers, found.num_groups) == (layers, groups)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +138,7 @@ def test_the_budget_counts_blocks_of_one_group() -> None:
 
 
 def test_a_long_request_holds_its_windows_and_what_is_in_flight() -> None:
-    groups = KvGroups(10, (1024, None))
+    groups = KvGroups(10, (LayerType("sliding", 1024, 10), LayerType("full", None, 10)))
     assert blocks_per_request(groups, 100_000, block_size=16, max_in_flight=2048) == 193 + 6250
     assert blocks_per_request(groups, 100_000, block_size=16, max_in_flight=4096) == 321 + 6250
 
@@ -137,4 +183,23 @@ def test_every_model_of_the_catalogue_has_groups() -> None:
     for name in list_models():
         model = get_model(name)
         groups = kv_groups(model)
-        assert groups.layers * len(groups.windows) >= model.layers
+        assert groups.layers * groups.num_groups >= model.layers
+
+
+def test_a_gpt_oss_120b_needs_what_its_server_asked_for() -> None:
+    """vllm issue 27508: 4.54 GiB for one request of 131,072 tokens at 1,024 tokens per step."""
+    model = get_model("gpt-oss-120b")
+    groups = kv_groups(model)
+    blocks = blocks_per_request(groups, 131_072, block_size=16, max_in_flight=1024)
+    block_bytes = 16 * kv_bytes_per_group_token(model, groups.layers)
+    assert blocks * block_bytes / GIB == pytest.approx(4.54, abs=0.01)
+    unified = kv_groups(model, rule="unified")
+    whole = blocks_per_request(unified, 131_072, block_size=16, max_in_flight=1024)
+    assert whole * 16 * kv_bytes_per_group_token(model, unified.layers) / GIB == 9.0
+
+
+def test_a_sequence_of_gpt_oss_120b_takes_half_of_what_a_planner_billed() -> None:
+    """aiconfigurator pull 1537, fp8 cache: 2.2637 GiB billed, 1.1341 GiB taken."""
+    layers = layer_kvs(get_model("gpt-oss-120b"), kv_dtype_bytes=1)
+    assert unified_bytes(layers, 65_536 + 400) / GIB == pytest.approx(2.2637, abs=5e-5)
+    assert hybrid_bytes(layers, 65_536 + 400) / GIB == pytest.approx(1.1341, abs=5e-5)

@@ -54,8 +54,7 @@ def test_the_grouping_of_catalogue_models_pads_by_the_same_rule() -> None:
         groups = kv_groups(model)
         size = group_layers(counts, "max_if_close")
         assert size == groups.layers
-        whole = size * len(groups.windows)
-        assert sum(padding_layers(counts, size).values()) == whole - model.layers
+        assert sum(padding_layers(counts, size).values()) == groups.padding_layers
 
 
 def test_an_allocator_of_one_size_wastes_what_was_reported_of_three_models() -> None:

@@ -40,6 +40,10 @@ KV_BYTES = {
     "gemma-3-1b": 26_624,
     "gemma-3-27b": 507_904,
     "deepseek-v3": 70_272,
+    "gpt-oss-20b": 49_152,
+    "gpt-oss-120b": 73_728,
+    "llama-4-maverick": 196_608,
+    "qwen3.5-27b": 65_536,
     "llama-nano": 2_048,  # fp32
 }
 
@@ -126,6 +130,16 @@ def test_active_parameters_count_only_the_experts_of_one_token() -> None:
     assert active_parameters(deepseek) - 129_280 * 7168 == pytest.approx(37e9, abs=0.5e9)
 
 
+def test_experts_alone_may_have_4_bits() -> None:
+    """mxfp4: half a byte per element and a byte of scale per 32; 12.8 GiB in gpt-oss-20b's card."""
+    model = get_model("gpt-oss-20b")
+    experts = 24 * 32 * 3 * 2880 * 2880
+    assert weight_bytes(model) == 2 * (parameters(model) - experts) + experts * 17 // 32
+    assert weight_bytes(model) / (1 << 30) == pytest.approx(12.8, abs=0.05)
+    assert (model.weight_dtype, model.expert_dtype) == ("bf16", "mxfp4")
+    assert active_parameters(model) - 201_088 * 2880 == pytest.approx(3.61e9, abs=0.01e9)
+
+
 def test_weights_are_two_bytes_per_parameter_and_one_when_quantized_to_fp8() -> None:
     model = get_model("llama-3-8b")
     assert weight_bytes(model) == 2 * 8_030_261_248
@@ -207,6 +221,8 @@ def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
         ({"torch_dtype": "float8"}, "torch_dtype 'float8'"),
         ({"dtype": "float16"}, "torch_dtype 'bfloat16' contradicts dtype 'float16'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq'"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quant_method 'mxfp4'"),
+        ({"quantization_config": {}}, "quant_method None"),
         ({"sliding_window": 4096}, "sliding_window 4096 is not supported for model_type 'llama'"),
         ({"model_type": "mistral", "sliding_window": -1}, "sliding_window must be a whole number"),
         (

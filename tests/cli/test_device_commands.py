@@ -15,6 +15,11 @@ from tests.gpu_backend_validate.server import SCENARIO
 
 __all__ = ["kvsim"]
 
+VALIDATED = ["validate-cpu", "--device", "cpu", "--set", "compare={}", "--set"]
+CACHED = "engine.enable_prefix_caching=true"
+PAGES = ("memory.page_kib=64", "--set", "memory.eviction=page_aware")
+OFFLOAD = "memory.offload={host: {capacity_gib: 1.0, bandwidth_gb_per_s: 9.0}}"
+
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
@@ -96,6 +101,10 @@ def test_a_plan_is_written_for_another_machine(kvsim: Command, small: str, tmp_p
         (["plan", "validate-cpu", "--variant", "other"], "'other' is no variant"),
         (["run", "scheduler-vs-allocator", "--device", "cpu"], "cannot be run on cpu"),
         (["run", "vmm-against-paged", "--device", "cpu"], "no memory over virtual addresses"),
+        (["run", "samples-and-beams", "--device", "cpu"], "no requests with several outputs"),
+        (["run", *VALIDATED, "engine.preemption_mode=swap"], "no memory on the host"),
+        (["run", *VALIDATED, CACHED, "--set", *PAGES], "no eviction by pages"),
+        (["run", *VALIDATED, CACHED, "--set", OFFLOAD], "no tiers outside its memory"),
     ],
 )
 def test_what_no_device_runs_ends_with_a_message_and_status_2(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from kvsim.core.branches import BranchingAllocator
 from kvsim.core.group_scheduler import GroupScheduler
-from kvsim.core.plan import StepPlan
-from kvsim.core.request import Branching, Request, Sequence
+from kvsim.core.plan import StepPlan, Transfer
+from kvsim.core.request import Branching, Fork, Request, Sequence
 
 MODEL_LEN = 200
 
@@ -25,10 +26,12 @@ def seeded_draw(seed: int) -> Callable[[Request, int, int], int]:
     return draw
 
 
-def scheduler(blocks: int, block_size: int, **settings: Any) -> GroupScheduler:
+def scheduler(
+    blocks: int, block_size: int, *, host_blocks: int = 0, **settings: Any
+) -> GroupScheduler:
     given = {"max_num_seqs": 64, "max_num_batched_tokens": 4000, "max_model_len": MODEL_LEN}
     return GroupScheduler(
-        BranchingAllocator(blocks, block_size, null_block=False),
+        BranchingAllocator(blocks, block_size, null_block=False, host_blocks=host_blocks),
         draw=seeded_draw(0),
         **(given | settings),
     )
@@ -38,12 +41,19 @@ def request(name: str, prompt: int, output: int, *branching: Any) -> Request:
     return Request(name, 0, prompt, output, branches=Branching(*branching) if branching else None)
 
 
+def child(name: str, prompt: int, output: int, parent: str, tokens: int) -> Request:
+    """A request that forks from another one."""
+    return Request(name, 0, prompt, output, fork=Fork(parent, tokens))
+
+
 def steps(engine: GroupScheduler) -> Iterator[StepPlan]:
     """Every step, between its schedule and its completion."""
     for _ in range(20_000):
         if not engine.has_work():
             engine.memory.check_integrity([])
             assert engine.memory.usage.allocated == 0
+            if isinstance(engine.memory, BranchingAllocator):
+                assert engine.memory.host.num_held == 0
             return
         plan = engine.schedule()
         yield plan
@@ -52,19 +62,72 @@ def steps(engine: GroupScheduler) -> Iterator[StepPlan]:
 
 
 class Device:
-    """KV memory slot by slot: executes copies and writes, and reads every table back."""
+    """KV memory slot by slot: executes transfers, copies and writes, and reads every table back."""
 
     def __init__(self, engine: GroupScheduler) -> None:
+        memory = engine.memory
+        assert isinstance(memory, BranchingAllocator)
         self.engine = engine
+        self.memory = memory
         self.slots: dict[int, object] = {}
+        self.host_slots: dict[int, object] = {}
         self.content: dict[Sequence, list[object]] = {}
-        self.fork = engine.memory.fork
-        engine.memory.fork = self.note_fork  # type: ignore[method-assign]
+        self.moved: list[Transfer] = []
+        """Transfers that the slots' contents were moved for."""
+        self.fork, self.fork_at = memory.fork, memory.fork_at
+        self.swap_out, self.swap_in = memory.swap_out, memory.swap_in
+        for name in ("fork", "fork_at", "swap_out", "swap_in"):
+            setattr(memory, name, getattr(self, f"note_{name}"))
 
     def note_fork(self, parent: Sequence, child: Sequence, computed: int) -> None:
         self.fork(parent, child, computed)
         if child not in self.content or computed > child.request.prompt_tokens:
             self.content[child] = self.content[parent][:computed]
+
+    def note_fork_at(self, parent: Sequence, child: Sequence, tokens: int) -> bool:
+        """The child's prompt begins with the parent's tokens."""
+        done = self.fork_at(parent, child, tokens)
+        if done:
+            own = self.known(child)[tokens:]
+            self.content[child] = self.known(parent)[:tokens] + own
+        return done
+
+    def note_swap_out(self, branches: Seq[Sequence]) -> Transfer | None:
+        before = [branch.table for branch in branches]
+        transfer = self.swap_out(branches)
+        if transfer is not None:
+            assert not any(branch.table for branch in branches)
+            after = [self.memory.host.tables[branch] for branch in branches]
+            self.move(branches, (self.slots, before), (self.host_slots, after), transfer)
+        return transfer
+
+    def note_swap_in(self, branches: Seq[Sequence]) -> Transfer | None:
+        before = [self.memory.host.tables[branch] for branch in branches]
+        transfer = self.swap_in(branches)
+        if transfer is not None:
+            after = [branch.table for branch in branches]
+            self.move(branches, (self.host_slots, before), (self.slots, after), transfer)
+        return transfer
+
+    def move(
+        self,
+        branches: Seq[Sequence],
+        source: tuple[dict[int, object], list[list[int]]],
+        target: tuple[dict[int, object], list[list[int]]],
+        transfer: Transfer,
+    ) -> None:
+        """Move filled slots; every block moves once, and its holders stay together."""
+        size = self.memory.block_size
+        targets: dict[int, int] = {}
+        filled: set[int] = set()
+        for branch, old, new in zip(branches, source[1], target[1], strict=True):
+            assert all(targets.setdefault(a, b) == b for a, b in zip(old, new, strict=True))
+            filled |= {old[p // size] * size + p % size for p in range(branch.computed)}
+        assert len(set(targets.values())) == len(targets) == transfer.blocks
+        assert len(filled) == transfer.tokens
+        for slot in filled:
+            target[0][targets[slot // size] * size + slot % size] = source[0][slot]
+        self.moved.append(transfer)
 
     def known(self, branch: Sequence) -> list[object]:
         """The branch's tokens: each is unique but for the prompt."""
@@ -75,7 +138,7 @@ class Device:
         return content
 
     def run(self, plan: StepPlan) -> None:
-        size = self.engine.memory.block_size
+        size = self.memory.block_size
         for source, target, tokens in plan.copies:
             for offset in range(tokens):
                 self.slots[target + offset] = self.slots[source + offset]
@@ -84,8 +147,12 @@ class Device:
             for p in range(branch.computed - count, branch.computed):
                 self.slots[branch.table[p // size] * size + p % size] = known[p]
         for branch in self.engine.running():
-            read = [
-                self.slots[branch.table[p // size] * size + p % size]
-                for p in range(branch.computed)
-            ]
-            assert read == self.known(branch)[: branch.computed]
+            self.check(branch, branch.table, self.slots)
+        for group in self.engine.swapped:
+            for branch in group.active:
+                self.check(branch, self.memory.host.tables[branch], self.host_slots)
+
+    def check(self, branch: Sequence, table: list[int], slots: dict[int, object]) -> None:
+        size = self.memory.block_size
+        read = [slots[table[p // size] * size + p % size] for p in range(branch.computed)]
+        assert read == self.known(branch)[: branch.computed]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvsim.core.accounting import split
 from kvsim.core.branches import BranchingAllocator
 from kvsim.core.paged import PagedAllocator
-from kvsim.core.plan import Copy
+from kvsim.core.plan import Copy, Transfer
 from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
 
@@ -200,15 +200,21 @@ def test_without_a_fork_everything_equals_the_paged_allocator(
 
 
 class BranchingMachine(RuleBasedStateMachine):
-    """Random admissions, appends, forks and releases against a list of tokens per sequence.
+    """Random admissions, appends, forks, swaps and releases against the tokens of each sequence.
 
     Each token is unique. The KV memory is modelled slot by slot, with the copies carried out as a
     device would, so a lost copy or a write into somebody else's slot shows as a wrong token.
     """
 
-    @initialize(blocks=st.integers(2, 30), block_size=st.sampled_from([1, 3, 4, 16]))
-    def build(self, blocks: int, block_size: int) -> None:
-        self.allocator = BranchingAllocator(blocks, block_size)
+    @initialize(
+        blocks=st.integers(2, 30),
+        block_size=st.sampled_from([1, 3, 4, 16]),
+        host_blocks=st.integers(0, 20),
+    )
+    def build(self, blocks: int, block_size: int, host_blocks: int) -> None:
+        self.allocator = BranchingAllocator(blocks, block_size, host_blocks=host_blocks)
+        self.swapped: list[list[int]] = []
+        self.host_slots: dict[int, int] = {}
         self.tokens: dict[int, list[int]] = {}
         self.held: dict[int, Sequence] = {}
         self.slots: dict[int, int] = {}
@@ -239,10 +245,10 @@ class BranchingMachine(RuleBasedStateMachine):
             self.write(self.next, prompt)
             self.next += 1
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.on_device())
     @rule(data=st.data(), count=st.integers(1, 20))
     def append(self, data: st.DataObject, count: int) -> None:
-        key = data.draw(st.sampled_from(sorted(self.held)))
+        key = data.draw(st.sampled_from(self.on_device()))
         one, length = self.held[key], len(self.tokens[key])
         count = min(count, one.final_kv_tokens - length)
         if count < 1:
@@ -250,7 +256,7 @@ class BranchingMachine(RuleBasedStateMachine):
         size, free = self.allocator.block_size, self.allocator.free_count()
         last = one.table[-1]
         copies = length % size != 0 and any(
-            last in other.table for name, other in self.held.items() if name != key
+            last in self.held[name].table for name in self.on_device() if name != key
         )
         assert (self.allocator.horizon(one, length) == 0) == (copies or length % size == 0)
         need = -(-(length + count) // size) - len(one.table) + copies
@@ -263,10 +269,10 @@ class BranchingMachine(RuleBasedStateMachine):
             assert before == (one.table, self.allocator.pool.free_ids())
             assert self.allocator.take_copies() == []
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.on_device())
     @rule(data=st.data(), more=st.integers(0, 8))
     def fork(self, data: st.DataObject, more: int) -> None:
-        key = data.draw(st.sampled_from(sorted(self.held)))
+        key = data.draw(st.sampled_from(self.on_device()))
         parent, tokens = self.held[key], self.tokens[key]
         child = sequence(len(tokens), 1 + more)
         free = self.allocator.pool.free_ids()
@@ -275,38 +281,155 @@ class BranchingMachine(RuleBasedStateMachine):
         self.held[self.next], self.tokens[self.next] = child, list(tokens)
         self.next += 1
 
+    @precondition(lambda self: self.on_device())
+    @rule(data=st.data(), more=st.integers(1, 8))
+    def fork_at(self, data: st.DataObject, more: int) -> None:
+        """Whole blocks are shared; the rest is a copy, which needs a block."""
+        key = data.draw(st.sampled_from(self.on_device()))
+        parent, size = self.held[key], self.allocator.block_size
+        upto = data.draw(st.integers(1, len(self.tokens[key])))
+        child, free = sequence(upto, more), self.allocator.free_count()
+        fits = upto % size == 0 or free > 0
+        assert self.allocator.fork_at(parent, child, upto) == fits
+        if not fits:
+            assert child.table == []
+            return
+        assert free - self.allocator.free_count() == (upto % size != 0)
+        assert child.table[: upto // size] == parent.table[: upto // size]
+        self.held[self.next], self.tokens[self.next] = child, self.tokens[key][:upto]
+        self.write(self.next, 0)
+        self.next += 1
+
+    @precondition(lambda self: self.on_device())
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        """A beam goes on from another one's tokens."""
+        keys = st.sampled_from(self.on_device())
+        key, source = data.draw(keys), data.draw(keys)
+        tokens = self.tokens[source]
+        if key == source or len(tokens) > self.held[key].final_kv_tokens:
+            return
+        self.allocator.replace(self.held[key], self.held[source], len(tokens))
+        assert self.held[key].table == self.held[source].table
+        self.tokens[key] = list(tokens)
+
+    @precondition(lambda self: self.on_device())
+    @rule(data=st.data())
+    def swap_out(self, data: st.DataObject) -> None:
+        """Any sequences together, those that share blocks with others too."""
+        keys = data.draw(st.lists(st.sampled_from(self.on_device()), min_size=1, unique=True))
+        allocator, size = self.allocator, self.allocator.block_size
+        group = [self.held[key] for key in keys]
+        for key in keys:
+            self.held[key].computed = len(self.tokens[key])
+        before = [list(one.table) for one in group]
+        filled = {self.at(one.table, p) for one in group for p in range(one.computed)}
+        blocks = {block for table in before for block in table}
+        assert allocator.footprint(group) == (len(filled), len(blocks))
+        transfer = allocator.swap_out(group)
+        if len(blocks) > allocator.host.num_blocks - sum(map(self.num_host_blocks, self.swapped)):
+            assert transfer is None
+            assert [one.table for one in group] == before
+            return
+        assert transfer == Transfer("swap_out", len(filled), len(blocks))
+        for one, table in zip(group, before, strict=True):
+            host = allocator.host.tables[one]
+            for p in range(one.computed):
+                self.host_slots[host[p // size] * size + p % size] = self.slots[self.at(table, p)]
+        self.swapped.append(keys)
+
+    @precondition(lambda self: self.swapped)
+    @rule(data=st.data())
+    def swap_in(self, data: st.DataObject) -> None:
+        """What shared a block, the filled slots of a last one too, shares it again."""
+        keys = self.swapped[data.draw(st.integers(0, len(self.swapped) - 1))]
+        allocator, size = self.allocator, self.allocator.block_size
+        group = [self.held[key] for key in keys]
+        tables = [allocator.host.tables[one] for one in group]
+        blocks, free = self.num_host_blocks(keys), allocator.free_count()
+        writes = [min(1, one.final_kv_tokens - one.computed) for one in group]
+        need = allocator.blocks_to_swap_in(group, writes)
+        assert allocator.blocks_to_swap_in(group, [0] * len(group)) == blocks
+        transfer = allocator.swap_in(group)
+        if blocks > free:
+            assert transfer is None
+            assert [allocator.host.tables[one] for one in group] == tables
+            return
+        filled = {
+            self.at(table, p)
+            for one, table in zip(group, tables, strict=True)
+            for p in range(one.computed)
+        }
+        assert transfer == Transfer("swap_in", len(filled), blocks)
+        assert free - allocator.free_count() == blocks
+        assert need == blocks + allocator.blocks_to_append(group, writes)
+        for one, host in zip(group, tables, strict=True):
+            for p in range(one.computed):
+                self.slots[self.at(one.table, p)] = self.host_slots[
+                    host[p // size] * size + p % size
+                ]
+        self.swapped.remove(keys)
+
+    def at(self, table: list[int], position: int) -> int:
+        size = self.allocator.block_size
+        return table[position // size] * size + position % size
+
+    def num_host_blocks(self, keys: list[int]) -> int:
+        tables = self.allocator.host.tables
+        return len({block for key in keys for block in tables[self.held[key]]})
+
+    def on_device(self) -> list[int]:
+        away = {key for keys in self.swapped for key in keys}
+        return [key for key in self.held if key not in away]
+
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.held)))
         self.allocator.release(self.held.pop(key))
         del self.tokens[key]
+        self.swapped = [rest for keys in self.swapped if (rest := [k for k in keys if k != key])]
 
     @invariant()
     def every_token_is_where_its_table_says(self) -> None:
-        size = self.allocator.block_size
+        size, tables = self.allocator.block_size, self.allocator.host.tables
+        device = self.on_device()
         for key, tokens in self.tokens.items():
-            table = self.held[key].table
+            one = self.held[key]
+            table, slots = one.table, self.slots
+            if key not in device:
+                assert table == []
+                table, slots = tables[one], self.host_slots
             assert len(table) == -(-len(tokens) // size)
-            read = [self.slots[table[p // size] * size + p % size] for p in range(len(tokens))]
-            assert read == tokens
+            assert [slots[self.at(table, p)] for p in range(len(tokens))] == tokens
+
+    @invariant()
+    def table_entries_are_reference_counts_on_either_side(self) -> None:
+        allocator = self.allocator
+        tables = [self.held[key].table for key in self.on_device()]
+        distinct = {block for table in tables for block in table}
+        assert sum(map(len, tables)) == sum(map(allocator.pool.ref_cnt, distinct))
+        host = allocator.host
+        assert sum(map(len, host.tables.values())) == host.num_entries()
+        assert host.num_held == sum(map(self.num_host_blocks, self.swapped))
+        assert host.num_held + host.num_free == host.num_blocks
+        assert host.peak_blocks >= host.num_held
 
     @invariant()
     def every_slot_is_accounted_for(self) -> None:
         allocator = self.allocator
-        allocator.check_integrity(list(self.held.values()))
+        allocator.check_integrity([self.held[key] for key in self.on_device()])
         terms = split(
             allocator.usage,
-            live_tokens=sum(map(len, self.tokens.values())),
+            live_tokens=sum(len(self.tokens[key]) for key in self.on_device()),
             capacity=allocator.capacity_slots,
             reserves_ahead=False,
             held_up=False,
         )
         distinct = {
-            self.held[key].table[p // allocator.block_size] * allocator.block_size
-            + p % allocator.block_size
-            for key, tokens in self.tokens.items()
-            for p in range(len(tokens))
+            self.at(self.held[key].table, p)
+            for key in self.on_device()
+            for p in range(len(self.tokens[key]))
         }
         assert terms.live == len(distinct)
         assert terms.total == allocator.capacity_slots

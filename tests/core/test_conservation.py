@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from kvsim.core.accounting import MemoryTerms, split
 from kvsim.core.contiguous import ContiguousAllocator
-from kvsim.core.eviction import EVICTION_ORDERS
+from kvsim.core.eviction import EVICTION_ORDERS, LruOrder
 from kvsim.core.group import LayerGroup
 from kvsim.core.grouped import GroupedAllocator
 from kvsim.core.grow import GrowAllocator
+from kvsim.core.offload import OffloadingAllocator, Tier
 from kvsim.core.orca_scheduler import OrcaScheduler
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
@@ -43,6 +44,11 @@ def cached(order: str) -> Build:
     return lambda blocks, block_size: PagedAllocator(
         blocks, block_size, eviction=EVICTION_ORDERS[order]()
     )
+
+
+def offloading(blocks: int, block_size: int) -> OffloadingAllocator:
+    tiers = [Tier("host", 5, lambda tokens, blocks: 1.0), Tier("disk", 9, lambda tokens, blocks: 2)]
+    return OffloadingAllocator(blocks, block_size, eviction=LruOrder(), tiers=tiers)
 
 
 def grouped(order: str) -> Build:
@@ -79,6 +85,7 @@ COMBINATIONS: dict[str, tuple[Build, Callable[[Allocator, int], QueueScheduler]]
     "vllm on paged": (PagedAllocator, SCHEDULERS["vllm"]),
     "vllm on vmm": (VmmAllocator, SCHEDULERS["vllm"]),
     "static on grow": (GrowAllocator, SCHEDULERS["static"]),
+    "vllm on paged with tiers": (offloading, SCHEDULERS["vllm"]),
     **{f"vllm on paged, {order}": (cached(order), SCHEDULERS["vllm"]) for order in EVICTION_ORDERS},
     **{
         f"vllm on groups, {order}": (grouped(order), SCHEDULERS["vllm"])

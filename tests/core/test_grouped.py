@@ -32,6 +32,21 @@ GROUPS = [
 ]
 
 
+UNCACHED_GROUPS = [
+    [LayerGroup("chunked", 4, chunk=12), LayerGroup("full", 4)],
+    [LayerGroup("chunked", 4, chunk=10), LayerGroup("sliding", 4, 7)],
+    [LayerGroup("chunked", 3, chunk=2)],
+    [LayerGroup("state", 4, state_tokens=3), LayerGroup("full", 4)],
+    [
+        LayerGroup("full", 2),
+        LayerGroup("state", 8, state_tokens=8),
+        LayerGroup("state", 4, None, None, 1),
+    ],
+    [LayerGroup("state", 4, state_tokens=4), LayerGroup("chunked", 2, chunk=9)],
+]
+"""Groups of kinds that the prefix cache does not cover."""
+
+
 def memory(groups: list[LayerGroup], blocks: int = 100, **changes: Any) -> GroupedAllocator:
     """Synchronous and uncached unless told otherwise; `cached` switches the prefix cache on."""
     arguments: dict[str, Any] = {
@@ -93,7 +108,7 @@ def longest_hit(allocator: GroupedAllocator, one: Sequence) -> tuple[int, int]:
 
 def has_window(allocator: GroupedAllocator, one: Sequence, length: int, group: int) -> bool:
     """Whether the blocks that the token at `length` attends to are cached."""
-    _, size, window = allocator.groups[group]
+    _, size, window, *_ = allocator.groups[group]
     stop = length // size
     # a window of one token needs no earlier block, but then none is cached either
     blocks = stop if window is None else min(stop, max(1, -(-(window - 1) // size)))
@@ -488,6 +503,11 @@ def test_without_a_prefix_cache_nothing_is_found() -> None:
         ([LayerGroup("full", 4, 8)], r"groups\[0\]\.window \(=8\) must be None"),
         ([LayerGroup("sliding", 4)], r"groups\[0\]\.window \(=None\) must be >= 1"),
         ([LayerGroup("mamba", 4)], r"groups\[0\]\.kind \(='mamba'\)"),
+        ([LayerGroup("chunked", 4)], r"groups\[0\]\.chunk \(=None\) must be >= 1"),
+        ([LayerGroup("chunked", 4, 8, 8)], r"groups\[0\]\.window \(=8\) must be None"),
+        ([LayerGroup("full", 4, chunk=8)], r"groups\[0\]\.chunk \(=8\) must be None"),
+        ([LayerGroup("state", 4)], r"groups\[0\]\.state_tokens \(=None\) must be >= 1"),
+        ([LayerGroup("state", 4, state_tokens=5)], r"state_tokens \(=5\) must be <= block_size"),
     ],
 )
 def test_impossible_groups_are_named(groups: list[LayerGroup], message: str) -> None:
@@ -538,7 +558,7 @@ class GroupedMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        groups=st.sampled_from(GROUPS),
+        groups=st.sampled_from(GROUPS + UNCACHED_GROUPS),
         blocks=st.integers(8, 80),
         cached=st.booleans(),
         retention=st.sampled_from([0, None, 8, 24, 5]),
@@ -554,6 +574,7 @@ class GroupedMachine(RuleBasedStateMachine):
         ahead: bool,
         lookahead: int,
     ) -> None:
+        cached = cached and groups in GROUPS
         self.twins = [
             memory(
                 groups,

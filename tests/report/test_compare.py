@@ -62,6 +62,9 @@ def test_the_direction_of_every_metric_that_has_one() -> None:
         "requests.finished",
         "prefix_cache.hit_rate",
         "prefix_cache.hit_tokens",
+        "pages.freed_by_half_page_sets",
+        "sharing.saving",
+        "sharing.saving_by_step",
         "speculation.acceptance_rate",
         "speculation.tokens_per_decode",
     }

@@ -41,7 +41,7 @@ def test_a_run_becomes_a_summary_and_two_tables_per_variant(tmp_path: Path) -> N
         "r0,finished,,0.0,0.0,1.0,3.0,4,3,0,0,false\n"
     )
     assert files["variants/paged/steps.csv"].splitlines()[2] == (
-        "1.0,1.0,1,2,0,4,1,5,12,9,1,2,0,20,1,0,2,0,0,0,20,0"
+        "1.0,1.0,1,2,0,4,1,5,12,12,9,1,2,0,20,1,0,2,0,0,0,20,0"
     )
 
 

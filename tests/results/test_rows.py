@@ -48,6 +48,7 @@ def test_a_step_row_is_the_state_after_schedule() -> None:
         "decode_tokens": 0,
         "context_tokens": 0,
         "allocated_slots": 160,
+        "logical_slots": 160,
         "live_slots": 100,
         "reservation_slots": 50,
         "internal_slots": 10,

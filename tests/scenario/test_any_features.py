@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from kvsim.catalog import LayerGroup, Model, get_model
+from kvsim.catalog import GatedDeltaNet, LayerGroup, Model, get_model
 from kvsim.errors import InputError
 from kvsim.scenario import Scenario, load_scenario, run_scenario
 
@@ -38,11 +38,27 @@ ENGINE = st.fixed_dictionaries(
         "scheduler_reserve_full_isl": st.booleans(),
     },
 )
+TIER = st.fixed_dictionaries(
+    {
+        "capacity_blocks": st.integers(1, 100),
+        "bandwidth_gb_per_s": st.sampled_from([0.001, 0.01, 1.0]),
+        "latency_s": st.sampled_from([0.0, 0.005]),
+    }
+)
 MEMORY = st.fixed_dictionaries(
     {"kind": st.just("paged"), "block_size": st.sampled_from([1, 4, 16])},
     optional={
         "eviction": st.sampled_from(["lru", "fifo", "lfu", "belady"]),
         "null_block": st.booleans(),
+        "layer_groups": st.sampled_from(["max_if_close", "min", "gcd", "unified"]),
+        "offload": st.fixed_dictionaries(
+            {
+                "kv_bytes_per_token": st.just(1000),
+                "fetch": st.sampled_from(["auto", "always"]),
+                "host": TIER,
+            },
+            optional={"disk": TIER},
+        ),
     },
 )
 TRAFFIC = {
@@ -70,14 +86,19 @@ def _load(settings: dict[str, Any]) -> Scenario | InputError:
 
 
 def _windows(name: str) -> Model:
-    """A small model some or all of whose layers attend to few tokens."""
+    """A small model some or all of whose layers keep few tokens, or a state of 5 tokens' bytes."""
     model = get_model("gemma-3-1b")
-    layers = {"hybrid": ((5, 24), (1, None)), "sliding": ((6, 24),)}[name]
-    groups = tuple(LayerGroup(count, model.attention, window) for count, window in layers)
+    attention, state = model.attention, GatedDeltaNet(1, 1, 16, 64, 5, state_dtype_bytes=4)
+    groups = {
+        "hybrid": (LayerGroup(5, attention, 24), LayerGroup(1, attention)),
+        "sliding": (LayerGroup(6, attention, 24),),
+        "chunked": (LayerGroup(4, attention, chunk=20), LayerGroup(2, attention)),
+        "state": (LayerGroup(3, state), LayerGroup(2, attention)),
+    }[name]
     return replace(model, groups=groups)
 
 
-@pytest.mark.parametrize("model", [None, "hybrid", "sliding"])
+@pytest.mark.parametrize("model", [None, "hybrid", "sliding", "chunked", "state"])
 @given(
     engine=ENGINE,
     memory=MEMORY,
@@ -94,7 +115,7 @@ def test_every_request_ends_and_the_same_settings_end_it_the_same_way(
     seed: int,
 ) -> None:
     if model:
-        slots *= 7 if model == "hybrid" else 1
+        slots *= {"hybrid": 7, "chunked": 4, "state": 4}.get(model, 1)
     settings = {
         "version": 1,
         "profile": profile,
@@ -109,6 +130,31 @@ def test_every_request_ends_and_the_same_settings_end_it_the_same_way(
         if model:
             patched.setattr("kvsim.scenario.sizing.get_model", _windows)
         _serve(settings)
+
+
+@given(
+    engine=ENGINE,
+    memory=MEMORY,
+    pages=st.fixed_dictionaries(
+        {"page_kib": st.sampled_from([64, 256])},
+        optional={"eviction": st.sampled_from(["page_aware", "belady"])},
+    ),
+    slots=st.integers(40, 700),
+)
+def test_memory_in_pages_serves_every_request_too(
+    engine: dict[str, Any], memory: dict[str, Any], pages: dict[str, Any], slots: int
+) -> None:
+    num_blocks = max(2, slots // memory["block_size"])
+    _serve(
+        {
+            "version": 1,
+            "model": "llama-3-8b",
+            "engine": engine,
+            "memory": {**memory, **pages, "num_blocks": num_blocks},
+            "clock": {"kind": "linear", "base_s": 0.01, "decode_s": 0.001},
+            "workload": TRAFFIC,
+        }
+    )
 
 
 def _serve(settings: dict[str, Any]) -> None:

@@ -103,7 +103,11 @@ def test_a_server_built_without_the_requests_expects_none(tmp_path: Path) -> Non
             "memory.eviction = fifo needs engine.enable_prefix_caching = true",
             "Set memory.eviction to lru",
         ),
-        (["memory.eviction=random"], "memory.eviction must be lru, fifo, lfu or belady", "belady"),
+        (
+            ["memory.eviction=random"],
+            "memory.eviction must be lru, fifo, lfu, belady or page_aware",
+            "belady",
+        ),
     ],
 )
 def test_an_order_without_its_conditions_is_refused(

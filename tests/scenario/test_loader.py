@@ -176,7 +176,7 @@ def test_a_malformed_scenario_is_refused_with_line_problem_and_way_out(
         ("pipeline_parallel_size: 2", "is not covered: pipeline parallelism"),
         ("data_parallel_size: 2", "is not covered: data parallelism"),
         ("kv_transfer_config: {}", "is not covered: KV connectors"),
-        ("mamba_cache_mode: all", "is not covered: other layers than full and sliding-window"),
+        ("mamba_cache_mode: all", "is not covered: how states of linear attention"),
         ("enable-lora: true", "is not covered: LoRA adapters"),
         ("tensor_parallel_size: 2", "is called hardware.count here"),
         ("block_size: 16", "is called memory.block_size here"),

@@ -26,7 +26,7 @@ def test_the_scenarios_of_the_checkout_are_the_shipped_ones() -> None:
     assert {"quickstart", "azure-conv", "azure-code"} <= set(NAMES)
     assert {"scheduler-vs-allocator", "block-size-sweep"} <= set(NAMES)
     assert {"chat-prefix-cache", "mooncake-conversation"} <= set(NAMES)
-    assert "vmm-against-paged" in NAMES
+    assert {"vmm-against-paged", "offload-tiers", "layer-groups"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,6 +95,22 @@ def test_pages_of_2_mib_waste_tails_and_pages_of_64_kib_do_not() -> None:
     assert variants["contiguous-max"]["batch"]["mean"] < 0.6 * variants["vmm-2m"]["batch"]["mean"]
 
 
+def test_grouping_layers_doubles_the_batch_and_padding_costs_a_part_of_it() -> None:
+    """Blocks of 62, 10 and 2 layers out of one budget: 62 : 10 : 2 in bytes."""
+    variants = _run("layer-groups")["variants"]
+    blocks = {name: entry["setup"]["num_blocks"] for name, entry in variants.items()}
+    assert blocks["min"] == blocks["max-if-close"] == blocks["gcd"] // 5
+    assert blocks["unified"] == pytest.approx(blocks["gcd"] * 2 / 62, abs=1)
+    batch = {name: entry["batch"]["mean"] for name, entry in variants.items()}
+    assert 1.8 * batch["unified"] < batch["min"] == batch["max-if-close"] < batch["gcd"]
+    shares = {name: entry["layer_groups"] for name, entry in variants.items()}
+    assert shares["unified"]["out_of_window"] == pytest.approx(0.504, abs=0.01)
+    # 8 of 60 layers in the sliding groups, which hold less than the six of seven they are
+    live = variants["min"]["memory"]["by_time"]["live"]
+    assert 0.5 * live * 8 / 70 < shares["min"]["padding"] < live * 8 / 70
+    assert shares["gcd"]["padding"] == shares["unified"]["padding"] == 0
+
+
 def test_schedulers_and_allocators_can_be_told_apart() -> None:
     variants = _run("scheduler-vs-allocator")["variants"]
     batch = {name: entry["batch"]["mean"] for name, entry in variants.items()}
@@ -114,6 +130,28 @@ def test_chats_show_what_caching_and_asynchronous_scheduling_do() -> None:
     best = variants["belady"]["prefix_cache"]
     assert best["hit_rate"] > served["prefix_cache"]["hit_rate"]
     assert best["evicted_tokens"] < 0.5 * served["prefix_cache"]["evicted_tokens"]
+
+
+def test_tiers_make_prefixes_cheaper_and_batches_no_larger() -> None:
+    """The figures of the file's comment."""
+    variants = _run("offload-tiers")["variants"]
+    found = {
+        name: (
+            round(100 * entry["prefix_cache"]["hit_rate"], 1),
+            round(1000 * entry["ttft_s"]["p99"]),
+            round(entry["batch"]["mean"], 1),
+        )
+        for name, entry in variants.items()
+    }
+    assert found == {
+        "device-only": (78.5, 1150, 10.8),
+        "host": (89.1, 316, 10.3),
+        "host-disk": (93.9, 226, 10.2),
+        "slow-disk": (89.0, 316, 10.3),
+        "slow-disk-always": (93.8, 4264, 11.2),
+    }
+    assert round(variants["slow-disk-always"]["offload"]["disk"]["transfer_s"]) == 53
+    assert variants["slow-disk"]["offload"]["disk"]["fetched_tokens"] == 0
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,13 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from kvsim.core.request import Request
+from kvsim.core.request import Branching, Fork, Request
 from kvsim.errors import InputError
 from kvsim.workload import ReadRules, TraceWorkload
 
 names = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp", "Zs", "Cf", "Co", "Cn")), min_size=1
 ).filter(str.isprintable)
+
+
+@st.composite
+def beams(draw: st.DrawFn) -> Branching:
+    width = draw(st.integers(2, 64))
+    if draw(st.booleans()):
+        return Branching("beam", width)
+    choices = st.tuples(*[st.integers(0, width - 1)] * width)
+    return Branching("beam", width, "trace", tuple(draw(st.lists(choices, min_size=1, max_size=3))))
+
+
+branchings = st.none() | st.integers(2, 64).map(lambda n: Branching("parallel", n)) | beams()
 requests = st.builds(
     Request,
     names,
@@ -31,13 +45,66 @@ requests = st.builds(
     st.integers(-(2**31), 2**31 - 1),
     st.none(),
     st.none(),
+    branchings,
     st.none(),
 )
-workloads = st.lists(
-    requests, min_size=1, max_size=20, unique_by=lambda request: request.request_id
-).map(lambda rows: sorted(rows, key=lambda request: request.arrival_ns))
+plain_requests = requests.filter(lambda row: row.branches is None or not row.branches.parents)
 
-HEADER = ("request_id", "arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "priority")
+
+def listed(row: st.SearchStrategy[Request]) -> st.SearchStrategy[list[Request]]:
+    """Rows of different names in arrival order."""
+    rows = st.lists(row, min_size=1, max_size=20, unique_by=lambda request: request.request_id)
+    return rows.map(lambda rows: sorted(rows, key=lambda request: request.arrival_ns))
+
+
+def shortened(row: Request) -> Request:
+    """The parents of beams reach to the last token."""
+    if row.branches is None or not row.branches.parents:
+        return row
+    return row._replace(output_tokens=min(row.output_tokens, len(row.branches.parents) + 2))
+
+
+@st.composite
+def forked(draw: st.DrawFn, row: st.SearchStrategy[Request]) -> list[Request]:
+    """Some prompts go back to the row above."""
+    rows = draw(listed(row))
+    for i in range(1, len(rows)):
+        above = rows[i - 1]
+        most = above.prompt_tokens + (0 if above.branches else above.output_tokens)
+        if draw(st.booleans()):
+            at = draw(st.integers(1, min(most, rows[i].prompt_tokens)))
+            rows[i] = rows[i]._replace(fork=Fork(above.request_id, at))
+    return rows
+
+
+traced = requests.map(shortened)
+HEADER = (
+    "request_id",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "priority",
+    "n",
+    "beam_width",
+    "beam_parents",
+    "parent_id",
+    "fork_at_token",
+)
+
+
+def values(row: Request, arrival: object) -> list[Any]:
+    kind, width, _, parents = row.branches or Branching("", 0)
+    samples, beams = (width if kind == name else None for name in ("parallel", "beam"))
+    return [
+        row[0],
+        arrival,
+        *row[2:6],
+        samples,
+        beams,
+        parents or None,
+        *(row.fork or (None, None)),
+    ]
 
 
 def seconds(ns: int) -> str:
@@ -49,15 +116,15 @@ def as_csv(rows: list[Request]) -> bytes:
     writer = csv.writer(buffer)
     writer.writerow(HEADER)
     for row in rows:
-        writer.writerow([row[0], seconds(row[1]), *row[2:6]])
+        writer.writerow(values(row, seconds(row[1])))
     return buffer.getvalue().encode()
 
 
 def as_json(rows: list[Request]) -> bytes:
     lines = []
     for row in rows:
-        values = json.dumps(dict(zip(HEADER, (row[0], "NOW", *row[2:6]), strict=True)))
-        lines.append(values.replace('"NOW"', seconds(row[1]), 1) + "\n")
+        text = json.dumps(dict(zip(HEADER, values(row, "NOW"), strict=True)))
+        lines.append(text.replace('"NOW"', seconds(row[1]), 1) + "\n")
     return "".join(lines).encode()
 
 
@@ -66,34 +133,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("round-trips")
 
 
-@given(workloads, st.booleans())
+def without_streams(rows: Iterable[Request]) -> list[Request]:
+    """What a fork says of sharing is not written as streams."""
+    return [row._replace(segments=None, output_stream=None) for row in rows]
+
+
+@given(forked(plain_requests), st.booleans())
 def test_csv_gives_back_every_request_to_the_nanosecond(
     folder: Path, rows: list[Request], packed: bool
 ) -> None:
     path = folder / "trace.csv"
     path.write_bytes(gzip.compress(as_csv(rows)) if packed else as_csv(rows))
-    assert list(TraceWorkload(path)) == rows
+    assert without_streams(TraceWorkload(path)) == rows
 
 
-@given(workloads.filter(lambda rows: all(row.request_id != "NOW" for row in rows)))
+@given(forked(traced).filter(lambda rows: all(row.request_id != "NOW" for row in rows)))
 def test_json_lines_give_back_every_request_to_the_nanosecond(
     folder: Path, rows: list[Request]
 ) -> None:
     path = folder / "trace.jsonl"
     path.write_bytes(as_json(rows))
-    assert list(TraceWorkload(path)) == rows
+    assert without_streams(TraceWorkload(path)) == rows
 
 
-@given(workloads)
+@given(forked(traced))
 @settings(max_examples=25)
 def test_parquet_gives_back_every_request_to_a_float_s_precision(
     folder: Path, rows: list[Request]
 ) -> None:
     path = folder / "trace.parquet"
-    columns = [[row[i] for row in rows] for i in range(6)]
-    columns[1] = [row.arrival_ns / 1e9 for row in rows]
-    parquet.write_table(pa.table(dict(zip(HEADER, columns, strict=True))), path)
-    for found, wrote in zip(TraceWorkload(path), rows, strict=True):
+    columns = zip(*[values(row, row.arrival_ns / 1e9) for row in rows], strict=True)
+    parquet.write_table(pa.table(dict(zip(HEADER, map(list, columns), strict=True))), path)
+    for found, wrote in zip(without_streams(TraceWorkload(path)), rows, strict=True):
         assert found.arrival_ns == pytest.approx(wrote.arrival_ns, rel=1e-15, abs=1)
         assert found._replace(arrival_ns=0) == wrote._replace(arrival_ns=0)
 

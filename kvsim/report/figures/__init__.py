@@ -2,7 +2,7 @@
 
 from kvsim.report.figures.block_size import block_size_figure
 from kvsim.report.figures.latency import latency_figure
-from kvsim.report.figures.load import load_figure
+from kvsim.report.figures.load import load_figure, sharing_figure
 from kvsim.report.figures.memory import memory_figure
 from kvsim.report.figures.memory_map import memory_map_figure
 from kvsim.report.figures.waterfall import waterfall_bars, waterfall_figure, whole_slots
@@ -13,6 +13,7 @@ __all__ = [
     "load_figure",
     "memory_figure",
     "memory_map_figure",
+    "sharing_figure",
     "waterfall_bars",
     "waterfall_figure",
     "whole_slots",

@@ -1,8 +1,8 @@
-"""Batch and queue over time."""
+"""Lines over time: batch and queue, logical and physical memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.report.binned import Binned
@@ -21,6 +21,10 @@ from kvsim.report.figures.style import (
 )
 
 _PANELS = (("running", "batch: requests that run"), ("waiting", "queue: requests that wait"))
+_SHARED = (
+    ("logical_slots", "logical: slots of a block counted for every sequence that holds it"),
+    ("allocated_slots", "physical: slots of each block once"),
+)
 
 
 def load_figure(
@@ -33,10 +37,41 @@ def load_figure(
     `limits` are horizontal lines over the batch, text -> requests; one far above the data is left
     out. Dotted vertical lines mark the measured `window` (s).
     """
+    drawn = _panels(series, _PANELS, "requests", window)
+    layout = drawn["layout"]
+    highest = _highest(series, "running")
+    for text, value in limits.items():
+        if value <= 1.6 * highest:
+            layout["shapes"].append(_limit_line(value))
+            layout["annotations"].append(_limit_text(text, value))
+    return drawn
+
+
+def sharing_figure(
+    series: Mapping[str, Binned], window: tuple[float, float | None] | None = None
+) -> Figure:
+    """Logical and physical slots over time (s), one line per variant, on equal scales.
+
+    Dotted vertical lines mark the measured `window` (s).
+    """
+    drawn = _panels(series, _SHARED, "slots", window)
+    top = 1.05 * max(_highest(series, column) for column, _ in _SHARED) or 1.0
+    for row in range(len(_SHARED)):
+        drawn["layout"][axis_key("y", row)]["range"] = [0, top]
+    return drawn
+
+
+def _panels(
+    series: Mapping[str, Binned],
+    panels: Sequence[tuple[str, str]],
+    unit: str,
+    window: tuple[float, float | None] | None,
+) -> Figure:
+    """One panel under the other, each with a line per variant."""
     data: list[dict[str, Any]] = []
     layout = base_layout(480, annotations=[], shapes=[], hovermode="x unified")
-    for row, domain in enumerate(rows_of_panels(len(_PANELS), gap=0.14)):
-        column, title = _PANELS[row]
+    for row, domain in enumerate(rows_of_panels(len(panels), gap=0.14)):
+        column, title = panels[row]
         y_ref = f"y{row + 1}" if row else "y"
         for index, (name, one) in enumerate(series.items()):
             data.append(_line(name, one, column, y_ref, index))
@@ -44,22 +79,18 @@ def load_figure(
         layout[axis_key("y", row)] = {
             "domain": domain,
             "rangemode": "tozero",
-            "title": titled("requests"),
+            "title": titled(unit),
         }
     end = max((one.end_s for one in series.values()), default=1.0)
     layout["xaxis"] = {"title": titled("simulated time (s)"), "range": [0, end], "anchor": "y2"}
     layout["shapes"] += window_marks(window, end)
-    highest = max((_highest(one) for one in series.values()), default=0.0)
-    for text, value in limits.items():
-        if value <= 1.6 * highest:
-            layout["shapes"].append(_limit_line(value))
-            layout["annotations"].append(_limit_text(text, value))
     return {"data": data, "layout": layout}
 
 
-def _highest(one: Binned) -> float:
-    """The largest average of the batch."""
-    return max((value for value in rounded(one.columns["running"], 3) if value), default=0.0)
+def _highest(series: Mapping[str, Binned], column: str) -> float:
+    """The largest average of a column in any variant."""
+    values = (value for one in series.values() for value in rounded(one.columns[column], 3))
+    return max((value for value in values if value), default=0.0)
 
 
 def _line(name: str, one: Binned, column: str, y_ref: str, index: int) -> dict[str, Any]:
