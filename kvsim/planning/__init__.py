@@ -1,0 +1,1 @@
+"""What a server would do at start-up with a model on a GPU, and what to change."""
