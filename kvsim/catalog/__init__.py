@@ -1,6 +1,12 @@
 """Models and GPUs as data with a source for every number, and the memory budget."""
 
-from kvsim.catalog.budget import Budget, NoKvMemoryError, Term, compute_budget
+from kvsim.catalog.budget import (
+    Budget,
+    NoKvMemoryError,
+    Term,
+    compute_budget,
+    estimate_budget,
+)
 from kvsim.catalog.config import model_from_config
 from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
 from kvsim.catalog.gpu import GIB, Engine, Gpu
@@ -27,6 +33,7 @@ from kvsim.catalog.registry import (
     get_engine,
     get_gpu,
     get_model,
+    hf_id_of,
     list_gpus,
     list_models,
 )
@@ -53,12 +60,14 @@ __all__ = [
     "active_parameters",
     "blocks_per_request",
     "compute_budget",
+    "estimate_budget",
     "explain_budget",
     "explain_gpu",
     "explain_model",
     "get_engine",
     "get_gpu",
     "get_model",
+    "hf_id_of",
     "kv_bytes_per_token",
     "kv_groups",
     "list_gpus",

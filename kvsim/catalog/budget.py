@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvsim.catalog.gpu import GIB, Gpu
+from kvsim.catalog.heads import split_heads
 from kvsim.catalog.kv import kv_bytes_per_group_token
 from kvsim.catalog.kv_groups import GroupingRule, kv_groups
-from kvsim.catalog.model import Model, split_heads
+from kvsim.catalog.model import Model
 from kvsim.catalog.weights import weight_bytes
 from kvsim.errors import InputError
 
@@ -103,19 +105,57 @@ def compute_budget(
 ) -> Budget:
     """Blocks a vLLM server gets on each of `tp` GPUs, and how that number comes about.
 
+    Arguments as in `estimate_budget`. Raises `InputError` too when less than a block is left.
+    """
+    found = estimate_budget(
+        model,
+        gpu,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        tp=tp,
+        gpu_memory_utilization=gpu_memory_utilization,
+        block_size=block_size,
+        kv_dtype_bytes=kv_dtype_bytes,
+        cuda_graphs_in_budget=cuda_graphs_in_budget,
+        layer_groups=layer_groups,
+    )
+    if not found.num_blocks:
+        spent = [found.weights, found.activation_peak, found.non_torch]
+        spent += [found.cuda_graphs] if cuda_graphs_in_budget else []
+        raise _no_pool(model, gpu, tp, gpu_memory_utilization, (found.budget, spent))
+    return found
+
+
+def estimate_budget(
+    model: Model,
+    gpu: Gpu,
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    tp: int = 1,
+    gpu_memory_utilization: float = 0.9,
+    block_size: int = 16,
+    kv_dtype_bytes: int | None = None,
+    cuda_graphs_in_budget: bool = False,
+    layer_groups: GroupingRule = "max_if_close",
+    measured: Mapping[str, int] | None = None,
+) -> Budget:
+    """The same where nothing may be left: the pool can be negative, and there are 0 blocks then.
+
     A block holds `block_size` tokens of all layers, or of one group of layers where they keep
     different tokens (`layer_groups` says how large: see `kv_groups`); more tokens where a layer's
     state needs them. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
-    of the budget, True for 0.21 and later. Raises `InputError` when nothing, or less than a block,
-    is left.
+    of the budget, True for 0.21 and later. `measured` replaces terms by known bytes: `total`,
+    `weights`, `activation_peak`, `non_torch`, `cuda_graphs`.
     """
     _check_limits(gpu_memory_utilization, block_size, max_num_batched_tokens, max_num_seqs)
-    total = _total(gpu)
+    known = _Measured(measured or {})
+    total = known.or_estimated(_total(gpu))
     budget = _budget(total, gpu_memory_utilization)
-    weights = _weights(model, tp)
-    activations = _activations(model, tp, max_num_batched_tokens, max_num_seqs)
-    non_torch = _non_torch(tp)
-    graphs = _cuda_graphs(model, cuda_graphs_in_budget)
+    weights = known.or_estimated(_weights(model, tp))
+    activations = known.or_estimated(_activations(model, tp, max_num_batched_tokens, max_num_seqs))
+    non_torch = known.or_estimated(_non_torch(tp))
+    graphs = known.or_estimated(_cuda_graphs(model, cuda_graphs_in_budget))
     spent = [weights, activations, non_torch, *([graphs] if cuda_graphs_in_budget else [])]
     pool = _pool(budget, spent)
     groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
@@ -123,8 +163,6 @@ def compute_budget(
         model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
     )
     block_bytes = groups.block_tokens(block_size) * token_bytes
-    if pool.bytes < block_bytes:
-        raise _no_pool(model, gpu, tp, gpu_memory_utilization, (budget, spent))
     return Budget(
         total=total,
         budget=budget,
@@ -134,10 +172,24 @@ def compute_budget(
         cuda_graphs=graphs,
         kv_pool=pool,
         block_bytes=block_bytes,
-        num_blocks=pool.bytes // block_bytes,
+        num_blocks=max(0, pool.bytes // block_bytes),
         num_blocks_low=max(0, pool.low // block_bytes),
-        num_blocks_high=pool.high // block_bytes,
+        num_blocks_high=max(0, pool.high // block_bytes),
     )
+
+
+class _Measured:
+    """Known bytes of terms, by name."""
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._known = known
+
+    def or_estimated(self, term: Term) -> Term:
+        """The term with its known value, which has no interval."""
+        value = self._known.get(term.name)
+        if value is None:
+            return term
+        return Term(term.name, value, value, value, formula="given", source="measured")
 
 
 def _check_limits(utilization: float, block_size: int, batched_tokens: int, seqs: int) -> None:

@@ -39,6 +39,15 @@ def get_model(name: str) -> Model:
     raise _unknown("model", name, [entry["name"] for entry in entries])
 
 
+def hf_id_of(name: str) -> str:
+    """The Hugging Face id of a model of the catalogue. `InputError` if unknown."""
+    entries = _read("models.json")["models"]
+    for entry in entries:
+        if _key(name) in (_key(entry["name"]), _key(entry["hf_id"])):
+            return str(entry["hf_id"])
+    raise _unknown("model", name, [entry["name"] for entry in entries])
+
+
 def get_gpu(name: str) -> Gpu:
     """The GPU of this name or alias, case ignored, `_` read as `-`. `InputError` if unknown."""
     entries = _read("gpus.json")["gpus"]

@@ -12,6 +12,7 @@ from kvsim.cli.catalogue import gpus_command, models_command
 from kvsim.cli.compare import compare_command
 from kvsim.cli.console import LostOutputError, command_streams, complain
 from kvsim.cli.export import export_command
+from kvsim.cli.fit import fit_command
 from kvsim.cli.plan import plan_command
 from kvsim.cli.prefix import prefix_command
 from kvsim.cli.report import report_command
@@ -48,6 +49,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_options)
     app.command("run")(run_command)
+    app.command("fit")(fit_command)
     app.command("report")(report_command)
     app.command("compare")(compare_command)
     app.command("export")(export_command)

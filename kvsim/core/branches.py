@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 
+from kvsim.core.group_memory import group_blocks
 from kvsim.core.host_pool import SWAP_IN, SWAP_OUT, HostPool, distinct, footprint
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import Copy, Transfer
 from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
 from kvsim.core.shared_tails import SharedTail, check_tails
-
-
-def group_blocks(prompt: int, generated: int, width: int, block_size: int) -> int:
-    """Blocks of `width` branches with `generated` tokens each behind one prompt.
-
-    Nothing but whole prompt blocks is shared: closed form 4 of parallel sampling, an upper bound
-    for beams, which share more.
-    """
-    own = -(-(prompt + generated) // block_size)
-    if not generated:
-        return own
-    whole = prompt // block_size
-    return whole + width * (own - whole)
 
 
 class BranchingAllocator(PagedAllocator):
@@ -204,9 +192,22 @@ class BranchingAllocator(PagedAllocator):
 
         Holders of one partial block copy it except the last of them, if all are in `sequences`.
         """
+        block_size, tails = self.block_size, self._shared_tails
+        changing = [
+            (sequence, tokens)
+            for sequence, tokens in zip(sequences, new_tokens, strict=True)
+            if tokens
+            and (
+                sequence.computed + tokens > len(sequence.table) * block_size
+                or sequence.table[-1] in tails
+            )
+        ]
+        if not changing:
+            return True
+        sequences, new_tokens = zip(*changing, strict=True)
         if self.blocks_to_append(sequences, new_tokens) > self.pool.num_free():
             return False
-        for sequence, tokens in zip(sequences, new_tokens, strict=True):
+        for sequence, tokens in changing:
             computed = sequence.computed
             fits = self.append(sequence, computed, tokens, computed + tokens)
             assert fits, f"{sequence!r} needs a block that was not counted"

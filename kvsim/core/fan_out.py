@@ -156,7 +156,7 @@ class FanOutScheduler:
     def schedule(self) -> StepPlan:
         """The other scheduler's next step, its counts by request."""
         plan = self.inner.schedule()
-        for sample in plan.admitted:
+        for sample in (*plan.admitted, *plan.swapped_in):
             self._place(sample, self._running)
         for sample in plan.preempted:
             self._place(sample, self._waiting)

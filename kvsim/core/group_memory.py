@@ -10,6 +10,19 @@ from kvsim.core.protocols import Allocator
 from kvsim.core.request import Request, Sequence
 
 
+def group_blocks(prompt: int, generated: int, width: int, block_size: int) -> int:
+    """Blocks of `width` branches with `generated` tokens each behind one prompt.
+
+    Nothing but whole prompt blocks is shared: closed form 4 of parallel sampling, an upper bound
+    for beams, which share more.
+    """
+    own = -(-(prompt + generated) // block_size)
+    if not generated:
+        return own
+    whole = prompt // block_size
+    return whole + width * (own - whole)
+
+
 class GroupMemory(Allocator, Protocol):
     """An allocator whose sequences can branch.
 

@@ -152,8 +152,13 @@ def decode_gaps(source: Source) -> tuple[Ints, Ints]:
     return np.diff(ends, prepend=0), column(source.steps, "decode_tokens").astype(np.int64)
 
 
-def unrecorded_gaps(source: Source) -> int:
-    """Generated tokens that are neither a request's first nor decoded in a recorded step."""
+def unrecorded_gaps(source: Source) -> int | None:
+    """Generated tokens that are neither a request's first nor decoded in a recorded step.
+
+    None with several outputs per request: rows hold the tokens of one of them.
+    """
+    if figure(source.entry, "sharing.copies") is not None:
+        return None
     first_tokens = int((request_times(source.requests).first_token >= 0).sum())
     generated = int(column(source.requests, "output_tokens").sum())
     return generated - first_tokens - int(column(source.steps, "decode_tokens").sum())
@@ -170,7 +175,19 @@ def counters(source: Source) -> Iterator[tuple[str, Mapping[str, str], int]]:
         prompts = column(source.requests, "prompt_tokens")
         started = request_times(source.requests).first_token >= 0
         yield "prompt_tokens", {}, int(prompts[started].sum())
-        yield "generation_tokens", {}, int(column(source.requests, "output_tokens").sum())
+        yield "generation_tokens", {}, _generated_tokens(source)
+
+
+def _generated_tokens(source: Source) -> int:
+    """All outputs of the finished requests, as the summary counts them, and one of the others."""
+    tokens, finished = (
+        column(source.requests, "output_tokens"),
+        figure(source.entry, "tokens.output"),
+    )
+    if finished is None:
+        return int(tokens.sum())
+    left = [outcome != "finished" for outcome in source.requests.column("outcome").to_pylist()]
+    return int(finished) + int(tokens[np.array(left, dtype=bool)].sum())
 
 
 def gauges(source: Source) -> Iterator[tuple[str, float]]:

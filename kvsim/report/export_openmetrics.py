@@ -34,6 +34,7 @@ from kvsim.report.export_source import (
     storable,
     unrecorded,
 )
+from kvsim.report.text import figure
 from kvsim.results.read_run import Run
 from kvsim.scenario import Scenario
 
@@ -99,12 +100,20 @@ def openmetrics_export(run: Run, variants: Sequence[str]) -> Export:
                 f"{source.label}: no inter_token_latency_seconds and iteration_tokens_total, as "
                 "the run kept no row per step (record.mode: steps)"
             )
-        elif missing := unrecorded_gaps(source):
-            notes.append(
-                f"{source.label}: inter_token_latency_seconds lacks the {missing} gaps over a "
-                "preemption, which no row holds"
-            )
+        else:
+            notes += _notes_on_gaps(source)
     return Export([("", [openmetrics_text(readings)])], notes)
+
+
+def _notes_on_gaps(source: Source) -> Iterator[str]:
+    what, missing = f"{source.label}: inter_token_latency_seconds", unrecorded_gaps(source)
+    swapped = int(figure(source.entry, "swap.swapped_in_groups") or 0)
+    recomputed = int(figure(source.entry, "preemptions") or 0) > swapped
+    if missing or (missing is None and recomputed):
+        count = "" if missing is None else f"{missing} "
+        yield f"{what} lacks the {count}gaps over a preemption, which no row holds"
+    if swapped:
+        yield f"{what} has gaps over a swap as long as the step in which the request came back"
 
 
 def reading(source: Source, settings: Scenario) -> Reading:

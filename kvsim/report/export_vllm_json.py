@@ -186,7 +186,7 @@ def _peaks(source: Source, starts: Ints, ends: Ints) -> dict[str, float | int]:
         "max_concurrent_requests": int(np.cumsum(deltas[np.argsort(times, kind="stable")]).max())
     }
     unfinished = len(starts) < source.requests.num_rows - _rejected(source)
-    if not every_step(source.steps) or unfinished or unrecorded_gaps(source):
+    if not every_step(source.steps) or unfinished or unrecorded_gaps(source) != 0:
         return peaks
     firsts = request_times(source.requests).first_token
     steps = source.steps

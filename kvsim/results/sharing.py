@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator
@@ -13,6 +14,14 @@ from kvsim.results.rows import logical_slots_of
 
 Groups = Callable[[], Iterable[SequenceGroup]]
 """The running groups, as of now."""
+
+
+@runtime_checkable
+class _Branches(Protocol):
+    """Memory that counts the copies which branching made."""
+
+    def sharing_counts(self) -> dict[str, int]:
+        """With `copies` and `copied_tokens` since the start."""
 
 
 class SharingRecorder:
@@ -26,6 +35,7 @@ class SharingRecorder:
         self, allocator: Allocator, *, groups: Groups | None, window: Window | None = None
     ) -> None:
         """`groups` is None where branches are requests of their own."""
+        self._allocator = allocator
         self._usage = allocator.usage
         self._block_size = allocator.block_size
         self._logical_slots = logical_slots_of(allocator)
@@ -34,12 +44,9 @@ class SharingRecorder:
         self._weight = self._logical = self._physical = self._prompt = 0
         self._steps = 0
         self._ratios = 0.0
-        self._copies = self._copied_tokens = 0
 
     def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
         """Book a step's state."""
-        self._copies += len(plan.copies)
-        self._copied_tokens += sum(copy.tokens for copy in plan.copies)
         physical = self._usage.allocated // self._block_size
         logical = self._logical_slots() // self._block_size
         weight = self._overlap(start_ns, start_ns + duration_ns)
@@ -47,9 +54,7 @@ class SharingRecorder:
         self._physical += physical * weight
         self._logical += logical * weight
         if self._groups is not None and weight:
-            self._prompt += weight * sum(
-                prompt_blocks(group, self._block_size) for group in self._groups()
-            )
+            self._prompt += weight * prompt_blocks([*self._groups()], self._block_size)
         starts_inside = self._window is None or self._window[0] <= start_ns < self._window[1]
         if physical and starts_inside:
             self._steps += 1
@@ -79,7 +84,8 @@ class SharingRecorder:
         weight, logical, physical = self._weight, self._logical, self._physical
         mean_ratio = self._ratios / self._steps if self._steps else 0.0
         prompt = self._prompt if self._groups is not None else None
-        bytes_ = None if kv_bytes_per_token is None else self._copied_tokens * kv_bytes_per_token
+        copies, tokens = self._copies()
+        bytes_ = None if kv_bytes_per_token is None else tokens * kv_bytes_per_token
         return {
             "logical_blocks": logical / weight if weight else None,
             "physical_blocks": physical / weight if weight else None,
@@ -87,13 +93,41 @@ class SharingRecorder:
             "saving_by_step": 1 - 1 / mean_ratio if mean_ratio else None,
             "prompt_share": None if prompt is None or not physical else prompt / physical,
             "generated_share": None if prompt is None or not physical else 1 - prompt / physical,
-            "copies": self._copies,
-            "copied_tokens": self._copied_tokens,
+            "copies": copies,
+            "copied_tokens": tokens,
             "copied_bytes": bytes_,
         }
 
+    def _copies(self) -> tuple[int, int]:
+        """Copies of branching and their tokens; a plan's copies may be compaction's moves too."""
+        if not isinstance(self._allocator, _Branches):
+            return 0, 0
+        made = self._allocator.sharing_counts()
+        return made["copies"], made["copied_tokens"]
 
-def prompt_blocks(group: SequenceGroup, block_size: int) -> int:
+
+def prompt_blocks(groups: list[SequenceGroup], block_size: int) -> int:
+    """Blocks of running groups that hold a prompt token, each counted once.
+
+    Groups have prompt blocks in common where one forked from another.
+    """
+    if any(group.root.request.fork is not None for group in groups):
+        common = {block for group in groups for block in _prompt_table(group, block_size)}
+        if common:
+            return len(common)
+    return sum(_prompt_blocks(group, block_size) for group in groups)
+
+
+def _prompt_table(group: SequenceGroup, block_size: int) -> Iterator[int]:
+    """Blocks of a group's prompt, each at least once; none in contiguous memory."""
+    prompt = group.root.request.prompt_tokens
+    whole, end = prompt // block_size, -(-prompt // block_size)
+    yield from group.active[0].table[:whole]
+    for branch in group.active:
+        yield from branch.table[whole:end]
+
+
+def _prompt_blocks(group: SequenceGroup, block_size: int) -> int:
     """Blocks of a running group that hold a token of its prompt, each counted once.
 
     All branches hold the whole blocks of the prompt in common, if they hold tables at all; the

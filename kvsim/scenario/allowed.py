@@ -8,6 +8,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 _TYPES = {"boolean": "true or false", "object": "a mapping of settings"}
+_SYMBOLS = ("KiB", "GiB", "GB/s")
 _NUMBERS = {"integer": "an integer", "number": "a number"}
 
 
@@ -20,13 +21,20 @@ def allowed_values(schema: Schema, unit: str = "") -> str:
             return allowed_values(option, unit)
     kind = schema.get("type")
     if kind in _NUMBERS:
-        return _NUMBERS[kind] + _range(schema) + (f" ({unit}s)" if unit else "")
+        return _NUMBERS[kind] + _range(schema) + (f" ({plural(unit)})" if unit else "")
     if kind == "string":
         longest = schema.get("maxLength")
         return f"text of at most {longest} characters" if longest else "text"
     if kind == "array":
         return f"a list of {schema.get('minItems', 0)} to {schema.get('maxItems', 'any')} items"
     return "a mapping of settings" if "$ref" in schema else _TYPES.get(str(kind), "")
+
+
+def plural(unit: str) -> str:
+    """`tokens`, `branches`; symbols have none."""
+    if unit in _SYMBOLS:
+        return unit
+    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -6,18 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvsim.scenario.findings import Finding
-from kvsim.scenario.sampling import TraceSampling, served_as, uses_groups
+from kvsim.scenario.sampling import TraceSampling, served_as, uses_groups, why_groups
 
 if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
-
-
-def _reason(scenario: Scenario) -> tuple[str, str]:
-    """Why the scheduler of groups serves the requests, and how to have another."""
-    mode = scenario.engine.preemption_mode
-    if mode != "recompute":
-        return f"with engine.preemption_mode = {mode}", "or set preemption_mode to recompute"
-    return "while branches are served as groups", "or set sampling.served_as to requests"
 
 
 def _scheduler(scenario: Scenario) -> Iterator[Finding]:
@@ -34,7 +26,7 @@ def _groups(scenario: Scenario) -> Iterator[Finding]:
     if not uses_groups(scenario):
         return
     engine, memory = scenario.engine, scenario.memory
-    why, instead = _reason(scenario)
+    why, instead = why_groups(scenario)
     if memory.kind not in ("paged", "contiguous"):
         yield Finding(
             "memory.kind",

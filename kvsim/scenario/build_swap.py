@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.catalog import GIB, Model, kv_bytes_per_token
+from kvsim.catalog import GIB, MlaAttention, Model, kv_bytes_per_token
 from kvsim.core.group_swap import SwapIsCheaper
 from kvsim.core.host_pool import SWAP_IN, SWAP_OUT
 from kvsim.cost import Link, PredictiveClock
@@ -31,11 +31,18 @@ def swap_links(settings: Scenario, model: Model | None) -> dict[str, Link]:
     if swap is None:
         return {}
     assert model is not None  # kvsim.scenario.swap
-    token_bytes, copies = _token_bytes(settings, model), 2 * model.layers
+    token_bytes, copies = _token_bytes(settings, model), _tensors(model)
     return {
         SWAP_OUT: Link(token_bytes, swap.out_gb_per_s * GB, copies, swap.copy_out_s),
         SWAP_IN: Link(token_bytes, swap.in_gb_per_s * GB, copies, swap.copy_in_s),
     }
+
+
+def _tensors(model: Model) -> int:
+    """Tensors with a piece of every block: K and V of each layer, one where it keeps latents."""
+    return sum(
+        one.layers * (1 if isinstance(one.attention, MlaAttention) else 2) for one in model.groups
+    )
 
 
 def host_blocks(settings: Scenario, model: Model | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvsim.catalog import KvGroups
 from kvsim.scenario.findings import Finding
-from kvsim.scenario.sampling import uses_groups
+from kvsim.scenario.sampling import uses_groups, why_groups
 from kvsim.scenario.settings import Scenario
 
 
@@ -33,10 +33,12 @@ def group_findings(settings: Scenario, groups: KvGroups) -> Iterator[Finding]:
         return
     yield from _kinds_findings(settings, groups, layers)
     if uses_groups(settings):
+        swaps = engine.preemption_mode != "recompute"
+        _, instead = why_groups(settings)
         yield Finding(
-            "sampling.served_as",
-            f"= groups is not covered where {layers}",
-            "Set it to requests, or choose a model whose layers keep every token",
+            "engine.preemption_mode" if swaps else "sampling.served_as",
+            f"= {engine.preemption_mode if swaps else 'groups'} is not covered where {layers}",
+            f"Choose a model whose layers keep every token, {instead}",
         )
     if memory.eviction == "belady":
         yield Finding(

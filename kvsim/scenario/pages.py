@@ -9,7 +9,7 @@ from kvsim.catalog import Model, kv_bytes_per_token, tokens_per_page
 from kvsim.errors import InputError
 from kvsim.scenario.engine import KV_CACHE_BYTES
 from kvsim.scenario.findings import Finding, SettingsError
-from kvsim.scenario.sampling import uses_groups
+from kvsim.scenario.sampling import uses_groups, why_groups
 
 if TYPE_CHECKING:
     from kvsim.scenario.settings import Scenario
@@ -35,11 +35,8 @@ def page_findings(scenario: Scenario) -> Iterator[Finding]:
             "Name a model, or set memory.page_kib to null",
         )
     if uses_groups(scenario):
-        yield Finding(
-            "memory.page_kib",
-            "is not covered while branches are served as groups",
-            "Set it to null, or sampling.served_as to requests",
-        )
+        why, instead = why_groups(scenario)
+        yield Finding("memory.page_kib", f"is not covered {why}", f"Set it to null, {instead}")
 
 
 def blocks_per_page(settings: Scenario, model: Model | None) -> int | None:

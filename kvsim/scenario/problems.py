@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvsim.errors import InputError
+from kvsim.scenario.allowed import plural
 from kvsim.scenario.clock import BLOCK_SIZE_PATTERN
 from kvsim.scenario.document import KeyPath
 from kvsim.scenario.fields import NAME_PATTERN, SHA256_PATTERN, is_tag
@@ -162,4 +163,4 @@ def _quantity(limit: float, unit: str) -> str:
     number = f"{limit:g}" if isinstance(limit, float) else str(limit)
     if not unit:
         return number
-    return f"{number} {unit}" if limit == 1 else f"{number} {unit}s"
+    return f"{number} {unit if limit == 1 else plural(unit)}"

@@ -118,6 +118,16 @@ def uses_groups(scenario: Scenario) -> bool:
     return served_as(scenario) == "groups" or scenario.engine.preemption_mode != "recompute"
 
 
+def why_groups(scenario: Scenario) -> tuple[str, str]:
+    """Why the scheduler of groups serves the requests, and how to have another."""
+    mode = scenario.engine.preemption_mode
+    if mode != "recompute":
+        return f"with engine.preemption_mode = {mode}", "or set preemption_mode to recompute"
+    beams = isinstance(scenario.sampling, BeamSampling)
+    instead = "or remove sampling" if beams else "or set sampling.served_as to requests"
+    return "while branches are served as groups", instead
+
+
 def branching_of(scenario: Scenario) -> Callable[[Request], Request]:
     """Gives a request of the traffic its branches.
 

@@ -18,6 +18,7 @@ GbPerS = Annotated[float, Field(gt=0, le=1e6, json_schema_extra={"unit": "GB/s"}
 
 class SwapSettings(Section):
     """A block has a piece in the K and the V tensor of every layer; each is a copy of its own.
+    Latent attention has one tensor per layer.
 
     Bandwidths and times per copy are those of the PagedAttention paper's A100 (SOSP'23, Fig. 19a),
     to which they were fitted.

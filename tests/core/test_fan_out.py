@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.core.branches import BranchingAllocator
 from kvsim.core.eviction import LruOrder
 from kvsim.core.fan_out import FanOutScheduler, samples_of
+from kvsim.core.group_scheduler import GroupScheduler
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
 from kvsim.core.request import Branching, Request, Sequence, State
@@ -136,6 +138,32 @@ def test_requests_are_counted_once_however_their_samples_come_and_go(
             plans.append(plan)
         while len(plans) > is_async or (plans and not plan.scheduled_tokens):
             finished += scheduler.complete(plans.pop(0))
+    assert sorted(map(id, finished)) == sorted(map(id, whole))
+
+
+@given(n=st.lists(st.integers(1, 4), min_size=2, max_size=8), host_blocks=st.integers(0, 30))
+def test_samples_that_come_back_from_the_host_run_again(n: list[int], host_blocks: int) -> None:
+    """Requests are counted as without swapping."""
+    allocator = BranchingAllocator(8, BLOCK, null_block=False, host_blocks=host_blocks)
+    scheduler = FanOutScheduler(
+        GroupScheduler(
+            allocator,
+            max_num_seqs=16,
+            max_num_batched_tokens=64,
+            max_model_len=64,
+            preemption="swap",
+        )
+    )
+    whole = [scheduler.add(parallel(f"r{i}", width, 4, 20)) for i, width in enumerate(n)]
+    finished: list[Sequence] = []
+    while scheduler.has_work():
+        plan = scheduler.schedule()
+        waiting, running = scheduler.inner.unfinished()
+        names = [{s.request.request_id.split("#")[0] for s in part} for part in (running, waiting)]
+        assert (plan.num_running, plan.num_waiting) == (len(names[0]), len(names[1]))
+        assert plan.num_running + plan.further_branches == len(running)
+        if plan.scheduled_tokens:
+            finished += scheduler.complete(plan)
     assert sorted(map(id, finished)) == sorted(map(id, whole))
 
 

@@ -198,6 +198,27 @@ def test_gaps_that_no_row_holds_are_left_out_and_said(tmp_path: Path) -> None:
     assert note.startswith("paged: inter_token_latency_seconds lacks the 1 gaps over a preemption")
 
 
+@pytest.mark.parametrize("serving", ["groups", "requests"])
+def test_tokens_of_all_outputs_are_counted(tmp_path: Path, serving: str) -> None:
+    """Three outputs of 3 and 1 tokens, and a request that is too long; six tokens are decoded."""
+    run = small_run(tmp_path, f"sampling={{n: 3, served_as: {serving}}}", "compare={}")
+    text, notes = exposition(run)
+    assert notes == []
+    assert values(text)["vllm:generation_tokens_total"] == 12.0
+    assert values(text)["vllm:inter_token_latency_seconds_count"] == 6.0
+
+
+def test_gaps_of_several_outputs_are_not_counted_from_one(tmp_path: Path) -> None:
+    """Four outputs need more than the 32 slots, so one of both requests waits for the other."""
+    trace = "arrival_s,prompt_tokens,output_tokens\n0,4,8\n0,4,8\n"
+    run = small_run(tmp_path, "sampling={n: 2, served_as: requests}", "compare={}", trace=trace)
+    assert run.summary["variants"]["paged"]["preemptions"] > 0
+    (note,) = exposition(run)[1]
+    assert note == (
+        "paged: inter_token_latency_seconds lacks the gaps over a preemption, which no row holds"
+    )
+
+
 def test_what_the_run_did_not_record_is_left_out_and_said(tmp_path: Path) -> None:
     text, notes = exposition(small_run(tmp_path, "record.mode=summary"))
     assert notes == [

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kvsim.core.branches import BranchingAllocator
+from kvsim.core.contiguous_branches import ContiguousBranches
 from kvsim.core.group_scheduler import GroupScheduler
-from kvsim.core.request import Branching, Request
+from kvsim.core.plan import StepPlan
+from kvsim.core.request import Branching, Fork, Request
 from kvsim.cost import FixedClock
 from kvsim.results import SeriesRecorder, StepsRecorder, Tee
 from kvsim.results.sharing import SharingRecorder
@@ -102,3 +104,52 @@ def test_idle_time_holds_nothing_and_no_time_gives_no_figure() -> None:
     counts = nothing.counts(None)
     assert counts["logical_blocks"] is counts["saving"] is counts["saving_by_step"] is None
     assert counts["prompt_share"] is None
+
+
+def test_a_prompt_that_two_requests_of_a_tree_share_counts_once() -> None:
+    """Two whole blocks of the parent's prompt, and one that holds the child's ninth token."""
+    allocator = BranchingAllocator(200, 4, null_block=False)
+    scheduler = GroupScheduler(
+        allocator, max_num_seqs=16, max_num_batched_tokens=64, max_model_len=64
+    )
+    sharing = SharingRecorder(allocator, groups=scheduler.groups.values)
+    requests = [Request("p", 0, 8, 6), Request("c", NS, 9, 2, fork=Fork("p", 8))]
+    run_replica(requests, scheduler, FixedClock(1.0), sharing)
+    physical, prompt = [2, 4, 4, 3, 3, 4], [2, 3, 3, 2, 2, 2]  # the child runs in steps 2 and 3
+    counts = sharing.counts(None)
+    assert counts["physical_blocks"] == pytest.approx(sum(physical) / 6, rel=1e-12)
+    assert counts["prompt_share"] == pytest.approx(sum(prompt) / sum(physical), rel=1e-12)
+
+
+def test_the_moves_of_compaction_are_not_copies_of_branching() -> None:
+    """Three requests copy a prompt of 4 tokens once; the last fits only once others have moved."""
+    allocator = ContiguousBranches(
+        70, 1, max_model_len=64, reserve="oracle", placement="first_fit", compaction=True
+    )
+    scheduler = GroupScheduler(
+        allocator, max_num_seqs=16, max_num_batched_tokens=64, max_model_len=64
+    )
+    sharing = SharingRecorder(allocator, groups=scheduler.groups.values)
+    outputs = ((0, 3), (0, 20), (4, 7))
+    requests = [
+        Request(f"r{i}", at_s * NS, 4, output, branches=Branching("parallel", 2))
+        for i, (at_s, output) in enumerate(outputs)
+    ]
+    clock = CopyCounter()
+    run_replica(requests, scheduler, clock, sharing)
+    assert clock.copies > 3
+    counts = sharing.counts(None)
+    assert (counts["copies"], counts["copied_tokens"]) == (3, 12)
+
+
+class CopyCounter(FixedClock):
+    """A second per step; counts all copies that steps make."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.copies = 0
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """Duration of the step in seconds."""
+        self.copies += len(plan.copies)
+        return super().step_seconds(plan)

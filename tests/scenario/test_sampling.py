@@ -181,6 +181,30 @@ def test_what_does_not_go_together_is_refused_with_a_way_out(
     assert path in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("engine", "sampling", "instead"),
+    [
+        ({"preemption_mode": "swap"}, None, "or set preemption_mode to recompute"),
+        ({}, {"n": 2}, "or set sampling.served_as to requests"),
+        ({}, {"beam_width": 2}, "or remove sampling"),
+    ],
+)
+@pytest.mark.parametrize(
+    "sections", [{"memory": {"kind": "paged", "page_kib": 64}}, {"model": "gemma-3-1b"}]
+)
+def test_the_way_out_of_groups_is_what_asked_for_them(
+    tmp_path: Path, sections: dict[str, Any], engine: dict[str, Any], sampling: Any, instead: str
+) -> None:
+    """Beams cannot be requests, and without the section nothing in it is to be set."""
+    whole = {**BASE, **sections, "engine": {**BASE["engine"], **engine}}
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps(whole if sampling is None else {**whole, "sampling": sampling}))
+    with pytest.raises(InputError) as caught:
+        run_scenario(load_scenario(str(file)))
+    assert str(caught.value.fix).endswith(instead)
+    assert ("sampling" in str(caught.value)) == (sampling is not None)
+
+
 def test_branches_of_a_trace_are_served_only_if_asked_for() -> None:
     """Else they would silently be one sequence, or beams be requests."""
     beams = Request("r7", 0, 5, 5, branches=Branching("beam", 2))

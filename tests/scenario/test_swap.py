@@ -163,3 +163,13 @@ def test_both_ways_have_links_only_with_swapping() -> None:
     """Nothing is built where every preemption recomputes."""
     settings = scenario("recompute")
     assert swap_links(settings, size_server(settings).model) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "copies"), [("llama-3-8b", 2 * 32), ("opt-13b", 2 * 40), ("deepseek-v3", 61)]
+)
+def test_a_block_is_a_copy_for_each_tensor_of_a_layer(model: str, copies: int) -> None:
+    """K and V; latent attention keeps one tensor per layer."""
+    settings = scenario("swap", model=model)
+    links = swap_links(settings, size_server(settings).model)
+    assert {link.copies_per_block for link in links.values()} == {copies}

@@ -1,0 +1,260 @@
+"""`kvsim fit`: where the memory goes, what fits, what to change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsim.cli.console import print_json, stdout_console
+from kvsim.errors import InputError
+
+if TYPE_CHECKING:
+    from kvsim.catalog import Model
+    from kvsim.planning.fit import Fit, FitSettings
+    from kvsim.planning.ways import Way
+
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+MAX_WHAT_IFS = 8
+_ALIASES = {"tp": "tensor_parallel_size"}
+
+
+ModelName = Annotated[
+    str, typer.Argument(help="A name `kvsim models` lists, a config.json, or - for stdin.")
+]
+GpuName = Annotated[str, typer.Option("--gpu", help="A name that `kvsim gpus` lists.")]
+Gpus = Annotated[int, typer.Option("--tp", help="GPUs that share the model.")]
+Length = Annotated[
+    int | None, typer.Option(help="Tokens of the longest request; left out, the model's.")
+]
+Share = Annotated[
+    float | None, typer.Option(help="Share of the memory; left out, the release's default.")
+]
+Seqs = Annotated[int | None, typer.Option(help="Sequences that run at once.")]
+Batched = Annotated[int | None, typer.Option(help="Tokens of one step, and of the profiling step.")]
+Version = Annotated[
+    str | None, typer.Option("--vllm", help="vLLM's version, e.g. 0.11; left out, the latest.")
+]
+Measured = Annotated[
+    str | None, typer.Option(help="Known terms in GiB, e.g. weights=14.99,non_torch=0.35.")
+]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(help="Another column: tp=8,kv_cache_dtype=fp8. May be given again."),
+]
+
+
+def fit_command(
+    model: ModelName,
+    gpu: GpuName,
+    tp: Gpus = 1,
+    max_model_len: Length = None,
+    gpu_memory_utilization: Share = None,
+    max_num_seqs: Seqs = None,
+    max_num_batched_tokens: Batched = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
+    block_size: Annotated[int, typer.Option(help="Tokens of a block.")] = 16,
+    version: Version = None,
+    measured: Measured = None,
+    what_if: WhatIf = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show every formula.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Say what a vLLM server would do at start-up: memory, blocks, concurrency, verdict."""
+    from kvsim.planning.fit import FitSettings
+
+    given = _changed(
+        FitSettings(measured_bytes=_measured(measured)),
+        {
+            "tensor_parallel_size": tp,
+            "max_model_len": max_model_len,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "kv_cache_dtype": kv_cache_dtype,
+            "block_size": block_size,
+        },
+    )
+    columns, ways, command = _answer(model, gpu, given, version, what_if or [])
+    if as_json:
+        _print_json(columns, ways, command)
+    else:
+        _print_table(columns, ways, command, explain=explain)
+
+
+def _answer(
+    model: str, gpu: str, given: FitSettings, version: str | None, what_if: list[str]
+) -> tuple[dict[str, Fit], list[Way], str]:
+    """The set-up and its variations by title, ways out of the first, and the line to paste."""
+    from kvsim.catalog import get_gpu
+    from kvsim.planning.commands import serve_command
+    from kvsim.planning.fit import fit
+    from kvsim.planning.releases import LATEST, release_of
+    from kvsim.planning.ways import ways_out
+
+    if len(what_if) > MAX_WHAT_IFS:
+        raise InputError(
+            f"at most {MAX_WHAT_IFS} columns beside the first, got {len(what_if)}",
+            where="--what-if",
+            fix="Ask in several runs",
+        )
+    shapes, served = _model(model)
+    device = get_gpu(gpu)
+    release = LATEST if version is None else release_of(version)
+    found = fit(shapes, device, given, release=release)
+    ways = ways_out(found, given)
+    columns = {f"{shapes.name}, {given.tensor_parallel_size} x {device.name}": found}
+    for text in what_if:
+        columns[text[:60]] = fit(shapes, device, _what_if(given, text), release=release)
+    pasted = ways[0].fit if ways else found
+    return columns, ways, serve_command(pasted, served)
+
+
+def _model(name: str) -> tuple[Model, str]:
+    """The shapes, and what a server would be told to serve."""
+    from kvsim.catalog import get_model, hf_id_of, model_from_config
+
+    if name != "-" and not name.endswith(".json"):
+        return get_model(name), hf_id_of(name)
+    label = "stdin" if name == "-" else name
+    config = _config(name, label)
+    folder = "MODEL" if name == "-" else str(Path(name).absolute().parent)
+    return model_from_config(config, name=Path(label).stem, source=label), folder
+
+
+def _config(name: str, label: str) -> dict[str, Any]:
+    fix = "Give the model's config.json"
+    try:
+        if name == "-":
+            content = sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                content = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=label, fix=fix) from None
+    if len(content) > MAX_CONFIG_BYTES:
+        raise InputError(
+            f"has more than {MAX_CONFIG_BYTES:,} bytes, the limit for a config.json",
+            where=label,
+            fix=fix,
+        )
+    try:
+        config = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        problem = f"is not a JSON document: {str(error)[:100]}"
+        raise InputError(problem, where=label, fix=fix) from None
+    if not isinstance(config, dict):
+        raise InputError("must be a JSON object", where=label, fix=fix)
+    return config
+
+
+def _measured(text: str | None) -> dict[str, int]:
+    from kvsim.catalog import GIB
+
+    known: dict[str, int] = {}
+    for name, value in _pairs(text or "", "--measured"):
+        known[name] = round(_number(value, name) * GIB)
+    return known
+
+
+def _what_if(given: FitSettings, text: str) -> FitSettings:
+    changes: dict[str, Any] = {}
+    for name, value in _pairs(text, "--what-if"):
+        name = _ALIASES.get(name, name)
+        changes[name] = value if name == "kv_cache_dtype" else _number(value, name)
+    return _changed(given, changes)
+
+
+def _pairs(text: str, option: str) -> list[tuple[str, str]]:
+    """`a=1,b=2` as pairs."""
+    pairs = []
+    for part in filter(None, text.split(",")):
+        name, sign, value = part.partition("=")
+        if not sign:
+            raise InputError(
+                f"{part[:40]!r} is not NAME=VALUE", where=option, fix="For example tp=8"
+            )
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        value = float(text[:40])
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e15:
+        raise InputError(f"must be a number, got {text[:40]!r}", where=name[:40])
+    return value
+
+
+def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
+    """Settings with some values replaced; None leaves one as it is."""
+    known = {field.name for field in fields(given)} - {"measured_bytes"}
+    checked: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in known:
+            raise InputError(
+                f"{name[:40]!r} is no setting",
+                where="--what-if",
+                fix=f"Known: tp, {', '.join(sorted(known))}",
+            )
+        if value is None:
+            continue
+        if name == "kv_cache_dtype":
+            if value not in ("auto", "fp8"):
+                raise InputError(f"must be auto or fp8, got {value[:40]!r}", where=name)
+            checked[name] = value
+        elif name == "gpu_memory_utilization":
+            checked[name] = float(value)
+        else:
+            if value != int(value):
+                raise InputError(f"must be a whole number, got {value}", where=name)
+            checked[name] = int(value)
+    return replace(given, **checked)
+
+
+def _print_json(columns: dict[str, Fit], ways: list[Way], command: str) -> None:
+    from kvsim.planning.document import document
+
+    base, *others = columns.items()
+    print_json(
+        {
+            **document(base[1], ways, command=command),
+            "what_if": {name: document(one) for name, one in others},
+        }
+    )
+
+
+def _print_table(columns: dict[str, Fit], ways: list[Way], command: str, *, explain: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from kvsim.planning.document import DEFINITIONS, lines
+
+    console = stdout_console()
+    found = next(iter(columns.values()))
+    table = Table(box=SIMPLE_HEAD, title=f"{found.release.name}, per GPU", title_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(Text(name), justify="right")
+    for line in lines(columns):
+        table.add_row(line.label, *line.cells)
+    console.print(table)
+    console.print("In parentheses: 80 % intervals of what is estimated before a start.")
+    for number, way in enumerate(ways, 1):
+        console.print(f"way out {number}: {way.what}", highlight=False)
+    if found.verdict != "fits" and not ways:
+        console.print("way out: a GPU with more memory, or a smaller model")
+    console.print(Text(command), soft_wrap=True)
+    if not explain:
+        return
+    for term in found.budget.terms():
+        console.print(Text(f"{term.name}: {term.formula} ({term.source})"), soft_wrap=True)
+    for name, text in DEFINITIONS.items():
+        console.print(Text(f"{name}: {text}"), soft_wrap=True)

@@ -1,0 +1,203 @@
+"""Whether a model fits a GPU, how much of its KV does, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvsim.catalog import (
+    GIB,
+    Budget,
+    Gpu,
+    Model,
+    estimate_budget,
+    kv_groups,
+    naive_kv_bytes_per_token,
+)
+from kvsim.errors import InputError
+from kvsim.planning.releases import LATEST, Release
+from kvsim.planning.start import KvLayout, Start, start
+
+Verdict = Literal["fits", "does not fit", "too close to call"]
+LARGE_GPU_BYTES = 70 * GIB
+MEASURABLE = ("total", "weights", "activation_peak", "non_torch", "cuda_graphs")
+"""Terms that a measured value can replace."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """A server's flags, spelled as vLLM's; None takes the release's default."""
+
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    """Tokens; None: what the model's config says."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    measured_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Known values of terms of the budget (`MEASURABLE`), in bytes per GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The flags with every default filled in."""
+
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache_dtype: Literal["auto", "fp8"]
+    block_size: int
+    max_in_flight: int
+    """Tokens computed before a window moves on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The answer for one set-up; bytes are per GPU, and every GPU has the same."""
+
+    model: Model
+    gpu: Gpu
+    release: Release
+    settings: Resolved
+    budget: Budget
+    layout: KvLayout
+    start: Start
+    """With the middle of the estimate."""
+    start_low: Start
+    start_high: Start
+    """With the ends of the pool's 80 % interval."""
+    naive_request_bytes: int
+    """What the often quoted formula gives for one request of max_model_len, on all GPUs."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Too close to call where the two ends of the interval disagree."""
+        if self.start_low.refusal is None:
+            return "fits"
+        return "does not fit" if self.start_high.refusal is not None else "too close to call"
+
+    @property
+    def margin_bytes(self) -> int:
+        """Pool less what one request of max_model_len needs; negative: how much is missing."""
+        per_request = self.layout.blocks_per_request(
+            self.settings.max_model_len, max_in_flight=self.settings.max_in_flight
+        )
+        return self.budget.kv_pool.bytes - per_request * self.layout.block_bytes
+
+
+def fit(
+    model: Model, gpu: Gpu, settings: FitSettings | None = None, *, release: Release = LATEST
+) -> Fit:
+    """What a server of this release would do at start-up.
+
+    Raises `InputError` for settings out of range and for layers whose blocks are not covered.
+    """
+    flags = _resolved(model, gpu, settings or FitSettings(), release)
+    kv_dtype_bytes = 1 if flags.kv_cache_dtype == "fp8" else None
+    tp = flags.tensor_parallel_size
+    budget = estimate_budget(
+        model,
+        gpu,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_num_seqs=flags.max_num_seqs,
+        tp=tp,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        block_size=flags.block_size,
+        kv_dtype_bytes=kv_dtype_bytes,
+        cuda_graphs_in_budget=release.graphs_in_budget,
+        layer_groups=release.layer_groups,
+        measured=_checked((settings or FitSettings()).measured_bytes),
+    )
+    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=release.layer_groups)
+    caches = (settings or FitSettings()).enable_prefix_caching
+    layout = KvLayout(
+        groups,
+        groups.block_tokens(flags.block_size),
+        budget.block_bytes,
+        state_blocks=2 if caches else 1,
+    )
+    pool = budget.kv_pool
+
+    def start_with(available_bytes: int) -> Start:
+        return start(
+            layout,
+            release,
+            max_model_len=flags.max_model_len,
+            max_in_flight=flags.max_in_flight,
+            available_bytes=available_bytes,
+        )
+
+    naive = naive_kv_bytes_per_token(model, kv_dtype_bytes=kv_dtype_bytes) * flags.max_model_len
+    return Fit(
+        model=model,
+        gpu=gpu,
+        release=release,
+        settings=flags,
+        budget=budget,
+        layout=layout,
+        start=start_with(pool.bytes),
+        start_low=start_with(pool.low),
+        start_high=start_with(pool.high),
+        naive_request_bytes=naive,
+    )
+
+
+def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> Resolved:
+    large = gpu.reported_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.full_name.lower()
+    length = model.max_position if given.max_model_len is None else given.max_model_len
+    if not 2 <= length <= model.max_position:
+        raise InputError(
+            f"max_model_len must be from 2 to {model.max_position:,} tokens, the limit of"
+            f" {model.name}, got {length:,}",
+            where="max_model_len",
+            fix="Give a length within the model's own",
+        )
+    seqs = given.max_num_seqs or (1024 if large and release.engine == "v1" else 256)
+    tokens = given.max_num_batched_tokens or _batched_tokens(release, large=large, length=length)
+    flags = Resolved(
+        tensor_parallel_size=given.tensor_parallel_size,
+        gpu_memory_utilization=given.gpu_memory_utilization or release.gpu_memory_utilization,
+        max_model_len=length,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        kv_cache_dtype=given.kv_cache_dtype,
+        block_size=given.block_size,
+        max_in_flight=tokens * (2 if given.async_scheduling and release is LATEST else 1),
+    )
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size"):
+        value = getattr(flags, name)
+        if not 1 <= value <= MOST:
+            raise InputError(f"{name} must be from 1 to {MOST:,}, got {value:,}", where=name)
+    return flags
+
+
+def _batched_tokens(release: Release, *, large: bool, length: int) -> int:
+    """Tokens of the profiling step: v0 without chunked prefill profiles a whole context."""
+    if release.engine == "v0":
+        return max(length, 2048) if length <= V0_CHUNKS_ABOVE else 512
+    return 8192 if large else 2048
+
+
+V0_CHUNKS_ABOVE = 32_768
+"""Longer contexts made v0 switch chunked prefill on by itself."""
+MOST = 100_000_000
+
+
+def _checked(measured: Mapping[str, int]) -> Mapping[str, int]:
+    for name, value in measured.items():
+        if name not in MEASURABLE:
+            raise InputError(
+                f"{name[:40]!r} is no measured term",
+                where="measured",
+                fix=f"Known: {', '.join(MEASURABLE)}",
+            )
+        if not 0 <= value < 1 << 50:
+            raise InputError(f"{name} must be from 0 to 2^50 bytes, got {value}", where=name)
+    return measured

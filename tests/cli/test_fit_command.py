@@ -1,0 +1,169 @@
+"""`kvsim fit`: what a server would do at start-up."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvsim.catalog import GIB, get_model
+from tests.cli.conftest import Command, kvsim
+
+__all__ = ["kvsim"]
+
+QWEN = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_the_columns_are_the_set_up_and_what_if(kvsim: Command) -> None:
+    """Half the bytes per token hold twice the tokens of the pool, which is the same."""
+    found = kvsim(
+        "fit", "llama-3.1-8b", "--gpu", "a100-80gb", "--max-model-len", "8192", "--json",
+        "--what-if", "kv_cache_dtype=fp8", "--what-if", "tp=2",
+    )  # fmt: skip
+    assert found.status == 0, found.err
+    answer = json.loads(found.out)
+    assert answer["verdict"] == "fits"
+    assert answer["request_bytes"] == 8192 * 131_072
+    assert answer["naive_request_bytes"] == 8192 * 4 * 32 * 32 * 128
+    fp8 = answer["what_if"]["kv_cache_dtype=fp8"]
+    assert fp8["num_blocks"] in (2 * answer["num_blocks"], 2 * answer["num_blocks"] + 1)
+    assert answer["what_if"]["tp=2"]["request_bytes"] == 8192 * 131_072 // 2
+    shown = kvsim("fit", "llama-3.1-8b", "--gpu", "a100-80gb", "--max-model-len", "8192")
+    assert f"{answer['kv_tokens']:,}" in shown.out
+    assert "fits" in shown.out
+
+
+def test_measured_terms_replace_estimated_ones_and_give_the_printed_blocks(kvsim: Command) -> None:
+    """A real start (C062): Qwen3-8B on an A100-40GB, vLLM 0.9.2, prints 18.69 GiB and 8,505."""
+    total = (18.69 + 15.2683 + 2.24) / 0.9  # whatever the log does not print is in the total
+    found = kvsim(
+        "fit", "qwen3-8b", "--gpu", "a100-40gb", "--vllm", "0.9.2", "--json",
+        "--measured", f"total={total},weights=15.2683,activation_peak=2.24,non_torch=0",
+    )  # fmt: skip
+    answer = json.loads(found.out)
+    terms = {term["name"]: term for term in answer["terms"]}
+    assert terms["weights"]["source"] == "measured"
+    assert terms["kv_pool"]["bytes"] == pytest.approx(18.69 * GIB, abs=8)
+    assert answer["num_blocks"] == pytest.approx(8505, abs=2.5)
+    assert round(answer["max_concurrency"], 2) == 3.32
+    assert answer["num_blocks_80_percent"] == [answer["num_blocks"]] * 2
+
+
+def test_what_does_not_fit_has_ways_out_that_do(kvsim: Command) -> None:
+    """Each, tried as a set-up of its own, fits; the command to paste is the first one's."""
+    arguments = ["fit", "gemma-3-27b", "--gpu", "h100", "--json"]
+    answer = json.loads(kvsim(*arguments).out)
+    assert answer["verdict"] == "does not fit"
+    assert answer["margin_bytes"] < 0
+    assert len(answer["ways_out"]) == 3
+    for way in answer["ways_out"]:
+        name, value = way.split(" ")
+        tried = json.loads(kvsim(*arguments, "--what-if", f"{name}={value}").out)
+        assert tried["what_if"][f"{name}={value}"]["verdict"] == "fits", way
+    name, value = answer["ways_out"][0].split(" ")
+    assert f"--{name.replace('_', '-')} {value}" in answer["command"]
+
+
+def test_a_config_is_read_from_a_file_and_from_stdin(kvsim: Command, tmp_path: Path) -> None:
+    """With the same answer as the catalogue's model of these shapes."""
+    path = tmp_path / "it's; rm -rf" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(QWEN))
+    of_file = json.loads(kvsim("fit", str(path), "--gpu", "h100", "--json").out)
+    of_name = json.loads(kvsim("fit", "qwen3-8b", "--gpu", "h100", "--json").out)
+    assert of_file["num_blocks"] == of_name["num_blocks"]
+    assert shlex.split(of_file["command"])[2] == str(path.parent)
+    code = "import sys; from kvsim.cli import main; sys.argv[0] = 'kvsim'; main()"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "fit", "-", "--gpu", "h100", "--json"],
+        input=json.dumps(QWEN),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(run.stdout)["num_blocks"] == of_name["num_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-model"], "is not in the catalogue"),
+        (["llama-3-8b", "--max-model-len", "9000"], "must be from 2 to 8,192 tokens"),
+        (["llama-3-8b", "--kv-cache-dtype", "int3"], "must be auto or fp8"),
+        (["llama-3-8b", "--tp", "3"], "cannot be divided over tensor parallel size 3"),
+        (["llama-3-8b", "--tp", "0"], "must be from 1 to"),
+        (["llama-3-8b", "--gpu-memory-utilization", "1.5"], "must be in (0, 1]"),
+        (["llama-3-8b", "--what-if", "tp"], "is not NAME=VALUE"),
+        (["llama-3-8b", "--what-if", "tp=two"], "must be a number"),
+        (["llama-3-8b", "--what-if", "tp=1.5"], "must be a whole number"),
+        (["llama-3-8b", "--what-if", "tp=1e400"], "must be a number"),
+        (["llama-3-8b", "--what-if", "color=2"], "is no setting"),
+        (["llama-3-8b", "--measured", "weight=2"], "is no measured term"),
+        (["llama-3-8b", "--measured", "weights=-2"], "must be from 0"),
+        (["llama-3-8b", "--vllm", "newest"], "is not understood"),
+        (["nowhere/config.json"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_refused_with_status_2(
+    kvsim: Command, arguments: list[str], message: str
+) -> None:
+    """Never a traceback."""
+    found = kvsim("fit", *arguments, "--gpu", "h100")
+    assert found.status == 2
+    assert message in found.err
+    assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", "[" * 100_000, '{"model_type": "qwen3"}', "\x00", "NaN"]
+)
+def test_a_hostile_config_is_refused(kvsim: Command, tmp_path: Path, text: str) -> None:
+    """With the file's name."""
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    found = kvsim("fit", str(path), "--gpu", "h100")
+    assert found.status == 2
+    assert "config.json" in found.err
+    assert "Traceback" not in found.err
+
+
+def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
+    """Of every term and figure in the table."""
+    found = kvsim("fit", "llama-3-8b", "--gpu", "h100", "--explain")
+    for words in ("* 0.92 (gpu_memory_utilization)", "budget - weights", "kv_request: KV of one"):
+        assert words in found.out
+
+
+def test_it_answers_within_a_second_and_without_numpy(tmp_path: Path) -> None:
+    """From a cold start; the slow imports are those of other commands."""
+    code = (
+        "import sys; sys.argv = ['kvsim', 'fit', 'llama-3-8b', '--gpu', 'h100']\n"
+        "import kvsim.cli\n"
+        "try:\n    kvsim.cli.main()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('numpy', 'simpy', 'pyarrow', 'ruamel') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_layers_with_windows_and_states_have_their_own_blocks(kvsim: Command) -> None:
+    """What a request of full length needs is the server's count, not tokens times bytes."""
+    gemma = json.loads(kvsim("fit", "gemma-3-27b", "--gpu", "h100", "--json").out)
+    naive = 131_072 * 507_904
+    assert gemma["request_bytes"] < 0.3 * naive
+    assert get_model("gemma-3-27b").max_position == 131_072
