@@ -82,8 +82,13 @@ def compute_limit(
         return _by_objective(clock, settings.slo.tpot_s, relative_error, mix)
     if settings.model is None or settings.hardware is None:
         return unknown_limit("the scenario has neither a TPOT objective nor model and GPU")
+    model = get_model(settings.model)
+    if any(group.kind == "state" for group in model.groups):
+        return unknown_limit(
+            "linear-attention layers have no time by shape, and there is no TPOT objective"
+        )
     roofline = RooflineClock(
-        get_model(settings.model),
+        model,
         get_gpu(settings.hardware.gpu),
         tp=settings.hardware.count,
         kv_dtype_bytes=KV_CACHE_BYTES[settings.engine.kv_cache_dtype],

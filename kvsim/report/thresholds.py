@@ -131,11 +131,9 @@ def _figure(rule: Rule, pair: Pair) -> Figure:
             where=where,
             fix=f"{hint}Name a path below a variant in summary.json, such as ttft_s.p99",
         )
-    undefined = [
-        side.title
-        for side, value in ((pair.base, figure.base), (pair.candidate, figure.candidate))
-        if value is None
-    ]
+    sides = ((pair.base, figure.base), (pair.candidate, figure.candidate))
+    asked = sides[1:] if rule.kind == "value" else sides
+    undefined = [side.title for side, value in asked if value is None]
     if undefined:
         raise InputError(
             f"{rule.metric} is undefined for {' and '.join(undefined)}",
@@ -146,10 +144,11 @@ def _figure(rule: Rule, pair: Pair) -> Figure:
 
 
 def _holds(rule: Rule, figure: Figure) -> bool:
-    base, candidate = Fraction(str(figure.base)), Fraction(str(figure.candidate))
+    candidate = Fraction(str(figure.candidate))
     compared = _OPERATORS[rule.op]
     if rule.kind == "value":
         return compared(candidate, rule.threshold)
+    base = Fraction(str(figure.base))
     change = candidate - base
     if rule.kind == "change":
         return compared(change, rule.threshold)

@@ -99,12 +99,52 @@ class PaddingRecorder(_ByTime):
         return padded / (self.weight * self._capacity)
 
 
+class _PassedBlocks:
+    """By how many tables each block is wholly unneeded, followed from step to step.
+
+    Only the block that the next token goes into is ever exchanged inside a table, and that one is
+    needed; a table that is given up or copied is another list.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[int, int] = {}
+        """Tables by block."""
+        self._counted: dict[Sequence, tuple[list[int], int]] = {}
+        """The table of each sequence and how many of its leading blocks are counted."""
+
+    def advance(self, sequence: Sequence, blocks: int) -> None:
+        """The leading `blocks` of the sequence's table are unneeded now; they become no fewer."""
+        table, counted = self._counted.get(sequence, (sequence.table, 0))
+        if table is not sequence.table:
+            self._add(table[:counted], -1)
+            table, counted = sequence.table, 0
+        if counted < blocks:
+            self._add(table[counted:blocks], 1)
+        self._counted[sequence] = table, blocks
+
+    def keep(self, sequences: Seq[Sequence]) -> None:
+        """All others hold nothing any more."""
+        if len(self._counted) == len(sequences):
+            return
+        for sequence in self._counted.keys() - set(sequences):
+            table, counted = self._counted.pop(sequence)
+            self._add(table[:counted], -1)
+
+    def _add(self, blocks: list[int], change: int) -> None:
+        for block in blocks:
+            count = self.tables.get(block, 0) + change
+            if count:
+                self.tables[block] = count
+            else:
+                del self.tables[block]
+
+
 class UnneededRecorder(_ByTime):
     """Share of the capacity that holds tokens outside the windows of layers that keep them all.
 
     Averaged over time, the state after `schedule()` held for the step's duration. A slot counts by
     the share of layers that need its token no more; one that several sequences hold counts when
-    none of them needs it. Visits every running sequence in every step.
+    none of them needs it. Visits every running sequence and every shared block in every step.
     """
 
     def __init__(
@@ -121,6 +161,7 @@ class UnneededRecorder(_ByTime):
         self._memory = memory
         self._running = running
         self._types = tuple(types)
+        self._passed = [_PassedBlocks() for _ in self._types]
         self._capacity = memory.capacity_slots * layers
         self._sum = 0
 
@@ -138,25 +179,29 @@ class UnneededRecorder(_ByTime):
         """Slots times layers that nobody needs, after the step that was just scheduled."""
         held = [(one, tokens_after_step(self._memory, one)) for one in self._running()]
         return sum(
-            one.layers * self._slots([(s.table, one.unneeded(tokens)) for s, tokens in held])
-            for one in self._types
+            one.layers * self._slots(passed, [(s, one.unneeded(tokens)) for s, tokens in held])
+            for one, passed in zip(self._types, self._passed, strict=True)
         )
 
-    def _slots(self, unneeded: Seq[tuple[list[int], int]]) -> int:
+    def _slots(self, passed: _PassedBlocks, unneeded: Seq[tuple[Sequence, int]]) -> int:
         """Slots at the start of the tables that no holder needs, each counted once."""
         total = sum(tokens for _, tokens in unneeded)
         further = self._memory.pool.extra_holders
         if not further:
             return total
         size = self._memory.block_size
-        seen: dict[int, list[int]] = {}
-        for table, tokens in unneeded:
-            for index in range(-(-tokens // size)):
-                if table[index] in further:
-                    seen.setdefault(table[index], []).append(min(size, tokens - index * size))
-        for block, slots in seen.items():
-            everyone = len(slots) == further[block] + 1
-            total -= sum(slots) - (min(slots) if everyone else 0)
+        begun: dict[int, list[int]] = {}
+        for sequence, tokens in unneeded:
+            blocks, rest = divmod(tokens, size)
+            passed.advance(sequence, blocks)
+            if rest and (block := sequence.table[blocks]) in further:
+                begun.setdefault(block, []).append(rest)
+        passed.keep([sequence for sequence, _ in unneeded])
+        for block, others in further.items():
+            whole, parts = passed.tables.get(block, 0), begun.get(block, [])
+            total -= whole * size + sum(parts)
+            if whole + len(parts) == others + 1:
+                total += min(parts, default=size)
         return total
 
     def share(self) -> float | None:

@@ -20,7 +20,9 @@ from simpy.events import Event
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Clock, Recorder, Scheduler
 from kvsim.core.request import Request, Sequence, State
+from kvsim.errors import InputError
 from kvsim.sim.clients import Clients
+from kvsim.workload.base import MAX_NS
 
 NS_PER_S = 1_000_000_000
 
@@ -122,7 +124,7 @@ class Replica:
         plan = scheduler.schedule()
         start_ns = max(self.now_ns, self._device_free_ns)
         if plan.scheduled_tokens or plan.padded_decodes:
-            duration_ns = round(self.clock.step_seconds(plan) * NS_PER_S)
+            duration_ns = self._duration_ns(plan, start_ns)
             self._begin(plan, start_ns, duration_ns)
             self._in_flight.append((plan, start_ns + duration_ns))
             return True
@@ -133,6 +135,16 @@ class Replica:
         if not self._in_flight and not self.may_send():
             self._give_up(scheduler.blocked_reason())
         return False
+
+    def _duration_ns(self, plan: StepPlan, start_ns: int) -> int:
+        seconds = self.clock.step_seconds(plan)
+        if start_ns + seconds * NS_PER_S > MAX_NS:
+            raise InputError(
+                f"step {self.steps + 1:,} would end after 292 years: it takes {seconds:.3g} s",
+                where="clock",
+                fix="Check the clock's times, and bandwidths and latencies of what steps wait for",
+            )
+        return round(seconds * NS_PER_S)
 
     def _sleep(self) -> Generator[Event, Any, None]:
         start_ns = self.now_ns

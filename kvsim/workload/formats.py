@@ -122,7 +122,7 @@ class TableFormat:
 
     def _extras(self, record: Record, prompt: int, output: int) -> Extras:
         own = limit = priority = branches = fork = None
-        if self._id and self._id in record:
+        if self._id and record.get(self._id) not in (None, ""):
             own = identifier(record, self._id)
         if self._limit:
             limit = optional_integer(record, self._limit, 1, self._max)

@@ -131,6 +131,13 @@ def test_without_an_objective_and_a_gpu_the_limit_is_unknown() -> None:
     assert found.why.startswith("unknown")
 
 
+def test_linear_attention_has_no_roofline_and_so_no_limit() -> None:
+    states = scenario(model="qwen3.5-27b", hardware={"gpu": "h200"})
+    found = compute_limit(states, FixedClock(0.02), None, MIX)
+    assert found.batch is None
+    assert found.why.startswith("unknown: linear-attention layers")
+
+
 def with_gpu() -> Scenario:
     return scenario(model="llama-3-8b", hardware={"gpu": "a100-80gb"})
 

@@ -109,6 +109,14 @@ def test_an_undefined_figure_is_an_error_and_no_pass(base: object, candidate: ob
         failed("preemptions > +10%", base, candidate)
 
 
+def test_a_limit_on_a_value_needs_no_value_of_the_base() -> None:
+    """Offloading has figures of its own, which a base without it lacks."""
+    assert failed("preemptions > 100", None, 101) is True
+    assert failed("preemptions > 100", None, 100) is False
+    with pytest.raises(InputError, match="preemptions is undefined for"):
+        failed("preemptions > 100", 101, None)
+
+
 def test_an_unknown_metric_is_an_error_that_names_near_ones() -> None:
     runs = [source(name, summary()) for name in "ab"]
     with pytest.raises(InputError, match=r"ttft_s\.p9 is no metric.*Did you mean ttft_s\.p99"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,10 +133,72 @@ def test_shared_slots_are_counted_as_if_each_token_were_looked_at(
     running = [_admit(memory, _sequence(length, "a")) for length in lengths]
     one = LimitedType(kind, 3, limit)
     recorder = UnneededRecorder(memory, lambda: running, [one], layers=5)
+    assert recorder.unneeded() == 3 * _slots_nobody_needs(running, one, size)
+
+
+class _Counted(list[int]):
+    """A block table that counts the entries that are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.looked += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+def test_a_step_that_changes_nothing_looks_at_one_entry_of_a_shared_table_at_most() -> None:
+    memory = PagedAllocator(300, 4, eviction=LruOrder())
+    running = [_admit(memory, _sequence(length, "a")) for length in (402, 401)]
+    recorder = UnneededRecorder(memory, lambda: running, [LimitedType("sliding", 1, 4)], layers=1)
+    tables = [_Counted(one.table) for one in running]
+    for one, table in zip(running, tables, strict=True):
+        one.table = table
+    # 99 blocks and 2 or 1 slots of another one, shared too, that only the shorter one bounds
+    assert recorder.unneeded() == 99 * 4 + 1
+    for table in tables:
+        table.looked = 0
+    assert recorder.unneeded() == 99 * 4 + 1
+    assert [table.looked for table in tables] == [1, 1]
+
+
+@given(
+    actions=st.lists(
+        st.tuples(st.sampled_from(["admit", "grow", "release", "preempt"]), st.integers(0, 30)),
+        max_size=40,
+    ),
+    size=st.integers(1, 5),
+    limit=st.integers(1, 9),
+    kind=st.sampled_from(["sliding", "chunked"]),
+)
+def test_tokens_out_of_windows_are_followed_as_sequences_grow_come_and_go(
+    actions: list[tuple[str, int]], size: int, limit: int, kind: str
+) -> None:
+    memory = PagedAllocator(2000, size, eviction=LruOrder())
+    running: list[Sequence] = []
+    one = LimitedType(kind, 1, limit)
+    recorder = UnneededRecorder(memory, lambda: running, [one], layers=1)
+    for action, number in actions:
+        if action == "admit":
+            running.append(_admit(memory, _sequence(number + 1, "ab"[number % 2])))
+        elif running and action == "grow":
+            grown = running[number % len(running)]
+            assert memory.append(grown, grown.computed, 1, grown.computed + 1)
+            grown.computed += 1
+            grown.tokens = grown.computed
+        elif running:
+            left = running.pop(number % len(running))
+            memory.release(left, resumes=action == "preempt")
+            if action == "preempt":
+                running.insert(0, _admit(memory, left))
+        assert recorder.unneeded() == _slots_nobody_needs(running, one, size)
+
+
+def _slots_nobody_needs(running: list[Sequence], one: LimitedType, size: int) -> int:
     needed: dict[tuple[int, int], bool] = {}
     for sequence in running:
         for token in range(sequence.computed):
             slot = (sequence.table[token // size], token % size)
             reached = token >= one.unneeded(sequence.computed)
             needed[slot] = needed.get(slot, False) or reached
-    assert recorder.unneeded() == 3 * sum(not any_needs for any_needs in needed.values())
+    return sum(not any_needs for any_needs in needed.values())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvsim.core.paged import PagedAllocator
 from kvsim.core.request import Request
 from kvsim.core.vllm_scheduler import VllmScheduler
+from kvsim.cost import FixedClock
+from kvsim.errors import InputError
 from kvsim.sim import RunEnd, run_replica
 from tests.sim.test_closed_forms import STEP_NS, Fixed, Integrals
 
@@ -109,6 +113,18 @@ def test_a_replacement_is_in_the_very_next_step_when_members_end_at_different_ti
     assert all(s.first_scheduled_ns == s.arrived_ns for s, _ in recorder.ended)
     assert recorder.running_ns == sum(r.output_tokens for r in requests) * STEP_NS
     assert end.duration_ns == 14 * STEP_NS
+
+
+@pytest.mark.parametrize(("step_s", "outputs"), [(1e300, 1), (2e9, 5)])
+def test_a_step_that_ends_after_292_years_is_refused(step_s: float, outputs: int) -> None:
+    """Times are 64-bit nanoseconds, 9.22e9 s: four steps of 2e9 s fit, a fifth does not."""
+    recorder = Integrals()
+    requests = [Request("a", 0, 10, outputs)]
+    with pytest.raises(InputError, match=f"step {outputs} would end after 292 years") as error:
+        run_replica(requests, vllm(PagedAllocator(40, 16)), FixedClock(step_s), recorder)
+    assert error.value.where == "clock"
+    assert error.value.fix
+    run_replica([Request("a", 0, 10, 4)], vllm(PagedAllocator(40, 16)), FixedClock(2e9), recorder)
 
 
 def test_limited_clients_keep_to_the_times_of_later_requests() -> None:

@@ -239,6 +239,18 @@ def test_quoted_values_are_read_as_csv_says(tmp_path: Path) -> None:
     assert next(iter(TraceWorkload(path))) == Request('a, "b"', 0, 1, 2)
 
 
+def test_a_row_whose_name_is_left_empty_is_called_by_its_place(tmp_path: Path) -> None:
+    head = "arrival_s,prompt_tokens,output_tokens,request_id\n"
+    path = write(tmp_path, f"{head}0,1,2,a\n1,3,4,\n2,5,6,b\n")
+    assert [r.request_id for r in TraceWorkload(path)] == ["a", "r1", "b"]
+    columns = {name: [1, 2] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    table = pa.table({**columns, "request_id": ["a", None]})
+    parquet.write_table(table, tmp_path / "trace.parquet")
+    assert [r.request_id for r in TraceWorkload(tmp_path / "trace.parquet")] == ["a", "r1"]
+    line = '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "request_id": null}\n'
+    assert [r.request_id for r in TraceWorkload(write(tmp_path, line, "t.jsonl"))] == ["r0"]
+
+
 def test_rows_without_prompt_or_output_are_dropped_by_reason(tmp_path: Path) -> None:
     path = write(tmp_path, "arrival_s,prompt_tokens,output_tokens\n0,0,0\n0,5,0\n1,5,5\n2,0,5\n")
     workload = TraceWorkload(path)
