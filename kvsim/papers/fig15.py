@@ -129,8 +129,8 @@ def _yes(key: str, what: str) -> Target:
 FIGURE15 = Figure(
     name="sosp23-fig15",
     title="PagedAttention (SOSP'23), Fig. 15: memory saved by sharing",
-    how="OPT-13B, 20 requests/s for 900 s, synthetic Alpaca lengths; 1 - 1 / mean over the"
-    " iterations from 300 s to 900 s of logical / physical blocks. ShareGPT's rows are the closed"
+    how="OPT-13B, 20 requests/s for 500 s, synthetic Alpaca lengths; 1 - 1 / mean over the"
+    " iterations from 100 s to 500 s of logical / physical blocks. ShareGPT's rows are the closed"
     " form over all pairs of at most 2,048 tokens.",
     measure=measure,
     derive=derive,
