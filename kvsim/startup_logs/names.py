@@ -1,0 +1,90 @@
+"""The names of figures and settings, their units, and which of several workers' counts."""
+
+from __future__ import annotations
+
+GIB = "GiB"
+
+# Name: unit, and which reading counts when workers differ. What is left for KV is governed by the
+# worker with the least; what is taken is told of the worker that takes the most.
+FIGURES: dict[str, tuple[str, str]] = {
+    "weights_gib": (GIB, "largest"),
+    "non_torch_gib": (GIB, "largest"),
+    "activation_peak_gib": (GIB, "largest"),
+    "peak_torch_gib": (GIB, "largest"),
+    "consumed_gib": (GIB, "largest"),
+    "peak_gib": (GIB, "largest"),
+    "cudagraph_gib": (GIB, "largest"),
+    "cudagraph_pool_gib": (GIB, "largest"),
+    "cudagraph_estimate_gib": (GIB, "largest"),
+    "state_gib": (GIB, "largest"),
+    "draft_kv_size_gib": (GIB, "smallest"),
+    "draft_kv_tokens": ("tokens", "smallest"),
+    "available_kv_gib": (GIB, "smallest"),
+    "kv_size_gib": (GIB, "smallest"),
+    "kv_full_gib": (GIB, "smallest"),
+    "kv_swa_gib": (GIB, "smallest"),
+    "kv_swa_tokens": ("tokens", "smallest"),
+    "kv_tokens": ("tokens", "smallest"),
+    "num_gpu_blocks": ("blocks", "smallest"),
+    "num_cpu_blocks": ("blocks", "smallest"),
+    "max_concurrency": ("", "smallest"),
+    "effective_utilization": ("", "smallest"),
+    "needed_gib_one_request": (GIB, "largest"),
+    "estimated_max_len": ("tokens", "smallest"),
+    "gpu_mem_gib_reported": (GIB, "smallest"),
+    "budget_gib": (GIB, "smallest"),
+    "free_at_start_gib": (GIB, "smallest"),
+    "free_before_kv_gib": (GIB, "smallest"),
+    "free_after_weights_gib": (GIB, "smallest"),
+    "free_after_kv_gib": (GIB, "smallest"),
+    "free_gib": (GIB, "smallest"),
+    "engine_size_gib": (GIB, "largest"),
+    "runtime_buffers_gib": (GIB, "largest"),
+    "decoder_gib": (GIB, "largest"),
+    "execution_context_gib": (GIB, "largest"),
+    "tried_gib": (GIB, "largest"),
+    "compute_buffer_gib": (GIB, "largest"),
+    "kv_buffer_gib": (GIB, "largest"),
+}
+
+SUMMED = frozenset({"weights_gib", "compute_buffer_gib", "kv_buffer_gib"})
+"""What llama.cpp prints once per device; its total is their sum."""
+
+# Name: unit and type of the value.
+SETTINGS: dict[str, tuple[str, type]] = {
+    "model": ("", str),
+    "dtype": ("", str),
+    "quantization": ("", str),
+    "kv_cache_dtype": ("", str),
+    "tensor_parallel_size": ("", int),
+    "pipeline_parallel_size": ("", int),
+    "data_parallel_size": ("", int),
+    "decode_context_parallel_size": ("", int),
+    "gpu_memory_utilization": ("", float),
+    "max_model_len": ("tokens", int),
+    "max_num_seqs": ("", int),
+    "max_num_batched_tokens": ("tokens", int),
+    "block_size": ("tokens", int),
+    "enforce_eager": ("", bool),
+    "enable_prefix_caching": ("", bool),
+    "enable_chunked_prefill": ("", bool),
+    "swap_space": (GIB, float),
+    "cpu_offload_gb": (GIB, float),
+    "kv_cache_memory_bytes": ("bytes", int),
+    "num_gpu_blocks_override": ("blocks", int),
+    "speculative_config": ("", str),
+    "mem_fraction_static": ("", float),
+    "max_total_tokens": ("tokens", int),
+    "chunked_prefill_size": ("tokens", int),
+    "free_gpu_memory_fraction": ("", float),
+    "max_tokens": ("tokens", int),
+    "kv_bytes_per_token": ("bytes", int),
+    "n_ctx": ("tokens", int),
+    "n_ctx_seq": ("tokens", int),
+    "n_batch": ("tokens", int),
+    "n_ubatch": ("tokens", int),
+    "n_seq_max": ("", int),
+    "n_gpu_layers": ("", int),
+    "flash_attn": ("", str),
+    "kv_unified": ("", bool),
+}
