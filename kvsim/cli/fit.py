@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvsim.cli.console import print_json, stdout_console
+from kvsim.cli.fit_log import show_log
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,9 +25,13 @@ _ALIASES = {"tp": "tensor_parallel_size"}
 
 
 ModelName = Annotated[
-    str, typer.Argument(help="A name `kvsim models` lists, a config.json, or - for stdin.")
+    str | None, typer.Argument(help="A name `kvsim models` lists, a config.json, or - for stdin.")
 ]
-GpuName = Annotated[str, typer.Option("--gpu", help="A name that `kvsim gpus` lists.")]
+GpuName = Annotated[str | None, typer.Option("--gpu", help="A name that `kvsim gpus` lists.")]
+FromLog = Annotated[
+    Path | None,
+    typer.Option(help="Check a start-up log instead; MODEL says which model, if the log does not."),
+]
 Gpus = Annotated[int, typer.Option("--tp", help="GPUs that share the model.")]
 Length = Annotated[
     int | None, typer.Option(help="Tokens of the longest request; left out, the model's.")
@@ -49,8 +54,9 @@ WhatIf = Annotated[
 
 
 def fit_command(
-    model: ModelName,
-    gpu: GpuName,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    from_log: FromLog = None,
     tp: Gpus = 1,
     max_model_len: Length = None,
     gpu_memory_utilization: Share = None,
@@ -67,6 +73,14 @@ def fit_command(
     """Say what a vLLM server would do at start-up: memory, blocks, concurrency, verdict."""
     from kvsim.planning.fit import FitSettings
 
+    if from_log is not None:
+        show_log(str(from_log), _model(model)[0] if model else None, as_json=as_json)
+        return
+    if model is None or gpu is None:
+        missing = "MODEL" if model is None else "--gpu"
+        raise InputError(
+            "is missing", where=missing, fix="Give a model and --gpu, or --from-log FILE"
+        )
     given = _changed(
         FitSettings(measured_bytes=_measured(measured)),
         {
