@@ -7,9 +7,9 @@ from kvsim.catalog.budget import (
     compute_budget,
     estimate_budget,
 )
-from kvsim.catalog.config import model_from_config
 from kvsim.catalog.explain import Fact, explain_budget, explain_gpu, explain_model
 from kvsim.catalog.gpu import GIB, Engine, Gpu
+from kvsim.catalog.hf import CheckpointSize, checkpoint_size, model_from_config, with_checkpoint
 from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
 from kvsim.catalog.kv_groups import (
     GroupingRule,
@@ -42,6 +42,7 @@ from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
 __all__ = [
     "GIB",
     "Budget",
+    "CheckpointSize",
     "Engine",
     "Fact",
     "GatedDeltaNet",
@@ -59,6 +60,7 @@ __all__ = [
     "Term",
     "active_parameters",
     "blocks_per_request",
+    "checkpoint_size",
     "compute_budget",
     "estimate_budget",
     "explain_budget",
@@ -78,4 +80,5 @@ __all__ = [
     "tokens_per_page",
     "uniform_groups",
     "weight_bytes",
+    "with_checkpoint",
 ]

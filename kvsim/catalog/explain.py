@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 from kvsim.catalog.budget import Budget
 from kvsim.catalog.gpu import GIB, Gpu
-from kvsim.catalog.kv import kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.kv import (
+    kv_bytes_per_token,
+    layer_bytes_per_token,
+    naive_kv_bytes_per_token,
+)
 from kvsim.catalog.kv_layers import (
     LayerKv,
     group_layers,
@@ -16,8 +20,15 @@ from kvsim.catalog.kv_layers import (
     unified_bytes,
     unified_waste,
 )
-from kvsim.catalog.model import GatedDeltaNet, GqaAttention, Model, Moe, TokenAttention
-from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
+from kvsim.catalog.model import GqaAttention, MlaAttention, Model, Moe, TokenAttention
+from kvsim.catalog.states import StateAttention
+from kvsim.catalog.weights import (
+    active_parameters,
+    dense_layers,
+    moe_layers,
+    parameters,
+    weight_bytes,
+)
 
 
 class Fact(NamedTuple):
@@ -33,13 +44,7 @@ class Fact(NamedTuple):
 def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -> list[Fact]:
     """Shape, parameters, weights and KV bytes of a model."""
     config = model.source
-    mla = model.attention.kind == "mla"
     published = f"; published: {model.published_size} ({model.published_size_source})"
-    kv_formula = (
-        "layers * (kv_lora_rank + qk_rope_head_dim) * bytes, not divided by tp"
-        if mla
-        else "layers * max(1, kv_heads / tp) * 2 * head_dim * bytes"
-    )
     facts = [
         Fact("layers", model.layers, "layers", f"{config}: num_hidden_layers"),
         Fact("hidden", model.hidden, "elements", f"{config}: hidden_size"),
@@ -52,7 +57,7 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
         Fact("weight_dtype", model.weight_dtype, "", f"{config}: torch_dtype, quantization_config"),
     ]
     if model.moe is not None:
-        facts += _moe_facts(model.moe, config)
+        facts += _moe_facts(model, model.moe)
         facts.append(Fact("expert_dtype", model.expert_dtype, "", f"{config}: quantization_config"))
         facts.append(
             Fact("active_parameters", active_parameters(model), "parameters", "per token, by shape")
@@ -64,17 +69,56 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
             "kv_bytes_per_token",
             kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes),
             "bytes/token/GPU",
-            f"{kv_formula}, tp {tp}",
+            f"{_kv_formula(model)}, tp {tp}",
         ),
         Fact(
             "naive_kv_bytes_per_token",
             naive_kv_bytes_per_token(model, kv_dtype_bytes=kv_dtype_bytes),
             "bytes/token",
-            "2 * layers * heads * head_dim * bytes: charges every query head; often quoted, wrong",
+            f"{_naive_formula(model)}: charges every query head; often quoted, wrong",
         ),
     ]
+    facts += [Fact("assumption", text, "", config) for text in model.assumptions]
     layers = layer_kvs(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
-    return facts + (_layer_facts(model, layers) if len(layers) > 1 else [])
+    mixed = len(layers) > 1 or any(layer.state_bytes for layer in layers)
+    return facts + (_layer_facts(model, layers) if mixed else [])
+
+
+def _counted_layers(model: Model) -> str:
+    kept = sum(group.layers for group in model.groups if group.keeps_text)
+    return "layers" if kept == model.layers else f"{kept} layers that keep tokens"
+
+
+def _kv_formula(model: Model) -> str:
+    """How the bytes per token come about; a sum where layers have different heads."""
+    kept = [group for group in model.groups if group.keeps_text]
+    heads = {group.attention for group in kept}
+    attention = model.attention
+    if isinstance(attention, MlaAttention):
+        indexed = sum(group.layers for group in kept if layer_bytes_per_token(group, 1, 0))
+        index = f" + {indexed} layers * {layer_bytes_per_token(kept[0], 1, 0)} bytes of index keys"
+        formula = f"{_counted_layers(model)} * (kv_lora_rank + qk_rope_head_dim) * bytes"
+        return f"{formula}{index if indexed else ''}, not divided by tp"
+    if len(heads) == 1 and attention.head_dim == attention.v_head_dim and not attention.index_bytes:
+        return f"{_counted_layers(model)} * max(1, kv_heads / tp) * 2 * head_dim * bytes"
+    terms = []
+    for group in kept:
+        one = group.attention
+        if isinstance(one, GqaAttention):
+            index = f" + {group.layers} * {one.index_bytes} bytes" if one.index_bytes else ""
+            width = f"({one.head_dim} + {one.v_head_dim})"
+            terms.append(f"{group.layers} * max(1, {one.kv_heads} / tp) * {width} * bytes{index}")
+    return " + ".join(terms)
+
+
+def _naive_formula(model: Model) -> str:
+    attention, counted = model.attention, _counted_layers(model)
+    if attention.kind == "mla":
+        return f"{counted} * heads * (qk_nope_head_dim + qk_rope_head_dim + v_head_dim) * bytes"
+    kept = {group.attention for group in model.groups if group.keeps_text}
+    if len(kept) == 1 and attention.head_dim == attention.v_head_dim:
+        return f"{counted} * heads * 2 * head_dim * bytes"
+    return f"{counted} * query heads * (key + value elements) * bytes, each with its own heads"
 
 
 def _limit_facts(model: Model, tp: int) -> list[Fact]:
@@ -86,18 +130,19 @@ def _limit_facts(model: Model, tp: int) -> list[Fact]:
             facts.append(Fact("sliding_window", group.window, "tokens", where))
         if group.chunk is not None:
             facts.append(Fact("attention_chunk", group.chunk, "tokens", where))
-        state = group.attention
-        if isinstance(state, GatedDeltaNet):
+        state = group.attention if group.beside is None else group.beside
+        if isinstance(state, StateAttention) and group.kind != "none":
             facts.append(
                 Fact(
                     "state_bytes",
                     state.state_bytes(tp),
                     "bytes/layer/request/GPU",
-                    f"{where} of linear attention: value heads {state.value_heads} * "
-                    f"{state.key_head_dim} * {state.value_head_dim} * {state.state_dtype_bytes}"
-                    f" bytes, and {state.conv_kernel - 1} inputs of the convolution at"
-                    f" {state.conv_dtype_bytes} bytes, divided by tp {tp}",
+                    f"{where} of {state.state_formula(tp)}",
                 )
+            )
+        if not isinstance(group.attention, StateAttention) and group.attention.index_bytes:
+            facts.append(
+                Fact("index_bytes", group.attention.index_bytes, "bytes/token/layer/GPU", where)
             )
     return facts
 
@@ -106,6 +151,10 @@ def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
     """What a request of full length takes where layers keep different tokens."""
     tokens = model.max_position
     names = [f"{layer.kind} {layer.limit_tokens or ''}".strip() for layer in layers]
+    names = [
+        name if names.count(name) == 1 else f"{name}, {layer.bytes_per_token} bytes"
+        for name, layer in zip(names, layers, strict=True)
+    ]
     counts: dict[str, int] = {}
     for name, layer in zip(names, layers, strict=True):
         counts[name] = counts.get(name, 0) + layer.layers
@@ -118,17 +167,12 @@ def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
             f"kv_request.{name}",
             layer.request_bytes(tokens),
             "bytes/request/GPU",
-            f"{at}: {layer.layers} layers * "
-            + (
-                f"{layer.state_bytes} bytes of state"
-                if layer.kind == "state"
-                else f"{layer.bytes_per_token} bytes * {layer.tokens_kept(tokens):,} tokens kept"
-            ),
+            f"{at}: {layer.layers} layers * {_kept(layer, tokens)}",
         )
         for name, layer in zip(names, layers, strict=True)
     ]
     facts.append(Fact("kv_request.hybrid", hybrid, "bytes/request/GPU", f"{at}: sum of the above"))
-    if not any(layer.kind == "state" for layer in layers):
+    if not any(layer.state_bytes for layer in layers):
         facts.append(
             Fact(
                 "kv_request.unified",
@@ -146,6 +190,15 @@ def _layer_facts(model: Model, layers: list[LayerKv]) -> list[Fact]:
             f"groups of {size} layers each; empty layers take as much of the pool as others",
         ),
     ]
+
+
+def _kept(layer: LayerKv, tokens: int) -> str:
+    """What one layer keeps of a request."""
+    state = f"{layer.state_bytes} bytes of state"
+    kept = f"{layer.bytes_per_token} bytes * {layer.tokens_kept(tokens):,} tokens kept"
+    if not layer.state_bytes:
+        return kept
+    return f"({kept} + {state})" if layer.bytes_per_token else state
 
 
 def _attention_facts(attention: TokenAttention, config: str) -> list[Fact]:
@@ -177,13 +230,15 @@ def _attention_facts(attention: TokenAttention, config: str) -> list[Fact]:
     ]
 
 
-def _moe_facts(moe: Moe, config: str) -> list[Fact]:
+def _moe_facts(model: Model, moe: Moe) -> list[Fact]:
+    config = model.source
     return [
         Fact("experts", moe.experts, "experts", f"{config}: number of routed experts"),
         Fact("experts_per_token", moe.experts_per_token, "experts", f"{config}: per token"),
         Fact("shared_experts", moe.shared_experts, "experts", f"{config}: n_shared_experts"),
         Fact("expert_intermediate", moe.intermediate, "elements", f"{config}: per expert"),
-        Fact("dense_layers", moe.dense_layers, "layers", f"{config}: layers without experts"),
+        Fact("moe_layers", moe_layers(model), "layers", f"{config}: layers with experts"),
+        Fact("dense_layers", dense_layers(model), "layers", f"{config}: dense feed-forwards"),
     ]
 
 

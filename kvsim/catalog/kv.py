@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvsim.catalog.model import Model
+from kvsim.catalog.model import LayerGroup, Model
+from kvsim.catalog.states import StateAttention
 from kvsim.errors import InputError
 
 KV_DTYPE_BYTES = (1, 2, 4)
@@ -14,17 +15,33 @@ def kv_bytes_per_token(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None 
     Sliding-window layers count too, although they give a token up when it leaves the window.
     Grouped KV heads: `layers * max(1, kv_heads / tp) * (d_k + d_v) * bytes`; heads are replicated
     when there are fewer than tp. Latent attention: `layers * (kv_lora_rank + qk_rope_head_dim) *
-    bytes`, not divided by tp. `kv_dtype_bytes` (1, 2 or 4) defaults to the model's own.
+    bytes`, not divided by tp. An index adds its key, whose bytes do not depend on the KV type.
+    Layers that keep a state, the encoder's tokens or another layer's KV add nothing.
+    `kv_dtype_bytes` (1, 2 or 4) defaults to the model's own.
     """
     size = _element_bytes(model, kv_dtype_bytes)
-    return sum(group.layers * group.attention.kv_elements(tp) for group in model.groups) * size
+    return sum(
+        group.layers * layer_bytes_per_token(group, tp, size)
+        for group in model.groups
+        if group.keeps_text
+    )
+
+
+def layer_bytes_per_token(group: LayerGroup, tp: int, element_bytes: int) -> int:
+    """Bytes that one layer of the group keeps of a token on one GPU, its index key included."""
+    attention = group.attention
+    if isinstance(attention, StateAttention):
+        return 0
+    return attention.kv_elements(tp) * element_bytes + attention.index_bytes
 
 
 def kv_bytes_per_group_token(
     model: Model, layers: int, *, tp: int = 1, kv_dtype_bytes: int | None = None
 ) -> int:
     """Bytes one token occupies on one GPU in `layers` layers like the model's first."""
-    return layers * model.attention.kv_elements(tp) * _element_bytes(model, kv_dtype_bytes)
+    size = _element_bytes(model, kv_dtype_bytes)
+    attention = model.attention
+    return layers * (attention.kv_elements(tp) * size + attention.index_bytes)
 
 
 def naive_kv_bytes_per_token(model: Model, *, kv_dtype_bytes: int | None = None) -> int:
@@ -34,7 +51,9 @@ def naive_kv_bytes_per_token(model: Model, *, kv_dtype_bytes: int | None = None)
     figure because published estimates use it.
     """
     size = _element_bytes(model, kv_dtype_bytes)
-    return sum(group.layers * group.attention.naive_kv_elements() for group in model.groups) * size
+    return (
+        sum(g.layers * g.attention.naive_kv_elements() for g in model.groups if g.keeps_text) * size
+    )
 
 
 def _element_bytes(model: Model, kv_dtype_bytes: int | None) -> int:

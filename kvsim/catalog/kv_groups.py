@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from kvsim.catalog.kv import layer_bytes_per_token
 from kvsim.catalog.kv_layers import group_layers, layer_kvs
 from kvsim.catalog.model import LayerKind, Model
 from kvsim.errors import InputError
@@ -81,7 +82,9 @@ def kv_groups(
     Raises `InputError` where layers that keep tokens differ in bytes per token, and for `unified`
     where layers keep a state, which has no tokens.
     """
-    elements = {g.attention.kv_elements(tp) for g in model.groups if g.kind != "state"}
+    _check_covered(model)
+    kept = [group for group in model.groups if group.kind != "none"]
+    elements = {layer_bytes_per_token(g, tp, 2) for g in kept if g.keeps_text}
     if len(elements) > 1:
         raise InputError(
             f"{model.name} has layers with different KV bytes per token, whose blocks are not"
@@ -90,7 +93,7 @@ def kv_groups(
             fix="Choose a model whose layers have equally many KV heads of one size",
         )
     layers: dict[tuple[LayerKind, int | None], int] = {}
-    for group in model.groups:
+    for group in kept:
         key = (group.kind, group.limit_tokens)
         layers[key] = layers.get(key, 0) + group.layers
     if rule == "unified":
@@ -101,10 +104,23 @@ def kv_groups(
                 where="layer_groups",
                 fix="Use max_if_close, min or gcd",
             )
-        return uniform_groups(model.layers)
+        return uniform_groups(sum(group.layers for group in kept))
     size = group_layers({str(key): count for key, count in layers.items()}, rule)
     types = (LayerType(*key, count, -(-count // size)) for key, count in layers.items())
     return KvGroups(size, tuple(types), _state_tokens(model, tp, kv_dtype_bytes))
+
+
+def _check_covered(model: Model) -> None:
+    for group in model.groups:
+        problem = "cross-attention to an encoder's tokens" if group.kind == "cross" else ""
+        if group.beside is not None:
+            problem = "a state beside its keys and values"
+        if problem:
+            raise InputError(
+                f"{model.name} has layers with {problem}, whose blocks are not covered",
+                where="model",
+                fix="Choose a model whose layers keep the text's tokens or a state",
+            )
 
 
 def _state_tokens(model: Model, tp: int, kv_dtype_bytes: int | None) -> int:

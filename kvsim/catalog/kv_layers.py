@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Literal, NamedTuple
 
-from kvsim.catalog.model import GatedDeltaNet, LayerGroup, LayerKind, Model
+from kvsim.catalog.kv import layer_bytes_per_token
+from kvsim.catalog.model import LayerGroup, LayerKind, Model
+from kvsim.catalog.states import StateAttention
 from kvsim.errors import InputError
 
-Kind = LayerKind | Literal["cross"]
 GroupRule = Literal["min", "max_if_close", "gcd"]
 SAME_SIZE_RATIO = 1.5
 """Types whose numbers of layers differ by less are put into groups of the larger number."""
@@ -23,7 +24,7 @@ SAME_SIZE_RATIO = 1.5
 class LayerKv(NamedTuple):
     """Equal layers of one kind on one GPU."""
 
-    kind: Kind
+    kind: LayerKind
     layers: int
     bytes_per_token: int = 0
     """Of one layer, keys and values together; 0 for a state."""
@@ -51,24 +52,29 @@ class LayerKv(NamedTuple):
 
 
 def layer_kvs(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = None) -> list[LayerKv]:
-    """The kinds of layers of a catalogue model on one of `tp` GPUs, in the model's order."""
+    """The kinds of layers of a catalogue model on one of `tp` GPUs, in the model's order.
+
+    Layers that keep nothing are left out.
+    """
     size = kv_dtype_bytes or model.kv_dtype_bytes
     return [
         LayerKv(
             group.kind,
             group.layers,
-            group.attention.kv_elements(tp) * size,
+            layer_bytes_per_token(group, tp, size),
             group.limit_tokens,
             state_bytes_of(group, tp),
         )
         for group in model.groups
+        if group.kind != "none"
     ]
 
 
 def state_bytes_of(group: LayerGroup, tp: int) -> int:
     """Bytes that one layer keeps of a request whatever its length, on one of `tp` GPUs."""
+    beside = 0 if group.beside is None else group.beside.state_bytes(tp)
     attention = group.attention
-    return attention.state_bytes(tp) if isinstance(attention, GatedDeltaNet) else 0
+    return beside + (attention.state_bytes(tp) if isinstance(attention, StateAttention) else 0)
 
 
 def hybrid_bytes(layers: Sequence[LayerKv], tokens: int, encoder_tokens: int = 0) -> int:

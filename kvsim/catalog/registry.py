@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
 
-from kvsim.catalog.config import model_from_config
 from kvsim.catalog.gpu import Engine, Gpu, gpu_from_dict
+from kvsim.catalog.hf import model_from_config
 from kvsim.catalog.model import Model
 from kvsim.errors import InputError
 

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from kvsim.catalog.model import DTYPE_BYTES, Model
+from kvsim.catalog.model import Model
 
 VECTOR_BYTES = 2
 """Embeddings, norms, biases and the router stay in 16 bits when the matrices are quantized."""
 
 
-def mlp_matrices(model: Model, intermediate: int, tp: int) -> list[tuple[int, int]]:
-    """(N, K) of one dense feed-forward on one GPU."""
-    width = -(-intermediate // tp)
+def mlp_matrices(
+    model: Model, intermediate: int, tp: int, hidden: int | None = None
+) -> list[tuple[int, int]]:
+    """(N, K) of one feed-forward on one GPU. `hidden` goes in and out, by default the model's."""
+    width, ends = -(-intermediate // tp), hidden or model.hidden
     up = 2 * width if model.gated_mlp else width
-    return [(up, model.hidden), (model.hidden, width)]
+    return [(up, ends), (ends, width)]
+
+
+def dense_mlps(model: Model) -> tuple[tuple[int, int], ...]:
+    """(layers, intermediate elements) of the dense feed-forwards, by width."""
+    if model.mlp_layers is not None:
+        return model.mlp_layers
+    layers = model.layers if model.moe is None else model.layers - moe_layers(model)
+    return ((layers, model.intermediate),) if layers else ()
 
 
 def dense_layers(model: Model) -> int:
-    """Layers whose feed-forward is dense."""
-    return model.layers if model.moe is None else model.moe.dense_layers
+    """Layers with a dense feed-forward."""
+    return sum(layers for layers, _ in dense_mlps(model))
 
 
 def moe_layers(model: Model) -> int:
-    """Layers whose feed-forward is a mixture of experts."""
-    return model.layers - dense_layers(model)
+    """Layers with a mixture of experts."""
+    if model.moe is None:
+        return 0
+    own = model.moe.layers
+    return model.layers - model.moe.dense_layers if own is None else own
+
+
+def routed_hidden(model: Model) -> int:
+    """Elements that routed experts take and give."""
+    return (model.moe.latent if model.moe is not None else 0) or model.hidden
+
+
+def expert_elements(model: Model, tp: int) -> tuple[int, int]:
+    """Elements of the matrices of one routed expert and of one layer's shared ones on one GPU."""
+    if model.moe is None:
+        return 0, 0
+    routed = mlp_matrices(model, model.moe.intermediate, tp, routed_hidden(model))
+    shared = mlp_matrices(model, model.moe.shared_width, tp)
+    return sum(n * k for n, k in routed), sum(n * k for n, k in shared)
 
 
 def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
@@ -34,27 +61,39 @@ def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
     """
     terms = dict.fromkeys(("attention", "mlp", "experts", "router"), 0)
     for group in model.groups:
-        matrices = group.attention.matrices(model.hidden, tp)
-        terms["attention"] += group.layers * (
-            sum(n * k for n, k in matrices) + group.attention.vector_elements(model.hidden, tp)
-        )
-    dense = sum(n * k for n, k in mlp_matrices(model, model.intermediate, tp))
-    if model.mlp_bias:
-        dense += model.intermediate // tp + model.hidden
-    terms["mlp"] = dense_layers(model) * dense
-    if model.moe is not None:
-        count = moe_layers(model)
-        one = sum(n * k for n, k in mlp_matrices(model, model.moe.intermediate, tp))
-        terms["experts"] = count * one * (model.moe.experts + model.moe.shared_experts)
-        if model.moe.expert_bias:
-            up = (2 if model.gated_mlp else 1) * -(-model.moe.intermediate // tp)
-            terms["expert_biases"] = count * model.moe.experts * (up + model.hidden)
-        terms["router"] = count * model.moe.experts * (model.hidden + model.moe.routing_bias)
+        parts = (group.attention,) if group.beside is None else (group.attention, group.beside)
+        for part in parts:
+            elements = sum(n * k for n, k in part.matrices(model.hidden, tp))
+            elements += part.vector_elements(model.hidden, tp)
+            terms["attention"] += group.layers * elements
+    for layers, width in dense_mlps(model):
+        dense = sum(n * k for n, k in mlp_matrices(model, width, tp))
+        if model.mlp_bias:
+            dense += (2 if model.gated_mlp else 1) * width // tp + model.hidden
+        terms["mlp"] += layers * dense
+    terms |= _moe_terms(model, tp)
     embedding = -(-model.vocab // tp) * model.hidden
     norm = model.hidden * (2 if model.norm_bias else 1)
     terms["norms"] = norm * (model.norms_per_layer * model.layers + 1)
     terms["embeddings"] = embedding + model.learned_positions * model.hidden
     terms["lm_head"] = 0 if model.tied_embeddings else embedding
+    for extra in model.extra_weights:
+        terms[extra.name] = terms.get(extra.name, 0) + extra.elements
+    return terms
+
+
+def _moe_terms(model: Model, tp: int) -> dict[str, int]:
+    moe = model.moe
+    if moe is None:
+        return {}
+    count = moe_layers(model)
+    routed, shared = expert_elements(model, tp)
+    terms = {"experts": count * (moe.experts * routed + shared)}
+    if moe.expert_bias:
+        up = (2 if model.gated_mlp else 1) * -(-moe.intermediate // tp)
+        terms["expert_biases"] = count * moe.experts * (up + model.hidden)
+    router = moe.experts * (model.hidden + moe.routing_bias) + model.hidden * moe.shared_gate
+    terms["router"] = count * (router + 2 * moe.latent * model.hidden)
     return terms
 
 
@@ -66,12 +105,14 @@ def parameters(model: Model) -> int:
 def active_parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
     """As `parameter_terms`, without the experts that a token is not routed to."""
     terms = parameter_terms(model, tp=tp)
-    if model.moe is not None:
-        held = model.moe.experts + model.moe.shared_experts
-        used = model.moe.experts_per_token + model.moe.shared_experts
-        terms["experts"] = terms["experts"] // held * used
-        if model.moe.expert_bias:
-            terms["expert_biases"] = terms["expert_biases"] // held * used
+    moe = model.moe
+    if moe is not None:
+        routed, _ = expert_elements(model, tp)
+        idle = moe_layers(model) * (moe.experts - moe.experts_per_token)
+        terms["experts"] -= idle * routed
+        if moe.expert_bias:
+            used = terms["expert_biases"] // moe.experts * moe.experts_per_token
+            terms["expert_biases"] = used
     return terms
 
 
@@ -81,8 +122,23 @@ def active_parameters(model: Model) -> int:
 
 
 def weight_bytes(model: Model, *, tp: int = 1) -> int:
-    """Bytes of weights on one GPU. Scales of block-quantized matrices are left out (< 0.03 %)."""
+    """Bytes of weights on one GPU.
+
+    By shape, scales of block-quantized fp8 matrices left out (< 0.03 %). Where the size of the
+    checkpoint is known, it takes the place of the bytes by shape, and its share on one of several
+    GPUs is that of the bytes by shape.
+    """
+    shape = _shape_bytes(model, tp)
+    if model.checkpoint_bytes is None:
+        return shape
+    return round(model.checkpoint_bytes * shape / _shape_bytes(model, 1))
+
+
+def _shape_bytes(model: Model, tp: int) -> int:
     terms = parameter_terms(model, tp=tp)
-    matrices = (terms.pop("attention") + terms.pop("mlp")) * model.weight_element_bytes
-    experts = terms.pop("experts") * DTYPE_BYTES[model.expert_dtype]
-    return round(matrices + experts) + sum(terms.values()) * VECTOR_BYTES
+    matrices = terms.pop("attention") * model.attention_element_bytes
+    matrices += terms.pop("mlp") * model.weight_element_bytes
+    shared = moe_layers(model) * expert_elements(model, tp)[1]
+    matrices += (terms.pop("experts") - shared) * model.expert_element_bytes
+    matrices += shared * model.shared_expert_element_bytes
+    return round(matrices) + sum(terms.values()) * VECTOR_BYTES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvsim.catalog.gpu import Gpu
-from kvsim.catalog.model import GqaAttention, LayerGroup, split_heads
+from kvsim.catalog.heads import split_heads
+from kvsim.catalog.model import GqaAttention, LayerGroup
 from kvsim.cost.covered import token_attention
 from kvsim.cost.windows import decode_tokens, mean_reach
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from kvsim.catalog.model import GatedDeltaNet, LayerGroup, TokenAttention
+from kvsim.catalog.model import LayerGroup, TokenAttention
+from kvsim.catalog.states import StateAttention
 from kvsim.errors import InputError
 
 
 def token_attention(group: LayerGroup) -> TokenAttention:
-    """The attention of layers that keep tokens. `InputError` for linear attention."""
-    if isinstance(group.attention, GatedDeltaNet):
-        raise InputError(
-            "linear-attention layers have no time by shape: none was measured or modelled",
-            where="model",
-            fix="Use a clock of kind fixed or linear",
-        )
-    return group.attention
+    """The attention of layers that keep tokens. `InputError` for all others."""
+    attention = group.attention
+    if isinstance(attention, StateAttention) or group.beside is not None:
+        problem = "linear-attention"
+    elif not group.keeps_text:
+        problem = "cross-attention" if group.cross else "KV-sharing"
+    elif attention.index_bytes:
+        problem = "sparse-attention"
+    else:
+        return attention
+    raise InputError(
+        f"{problem} layers have no time by shape: none was measured or modelled",
+        where="model",
+        fix="Use a clock of kind fixed or linear",
+    )

@@ -8,7 +8,12 @@ from kvsim.catalog.explain import Fact
 from kvsim.catalog.gpu import Gpu
 from kvsim.catalog.kv import kv_bytes_per_token
 from kvsim.catalog.model import GqaAttention, LayerGroup, Model
-from kvsim.catalog.weights import active_parameter_terms, parameter_terms, weight_bytes
+from kvsim.catalog.weights import (
+    active_parameter_terms,
+    expert_elements,
+    moe_layers,
+    weight_bytes,
+)
 from kvsim.core.plan import StepPlan
 from kvsim.cost.checks import check_seconds
 from kvsim.cost.covered import token_attention
@@ -57,11 +62,10 @@ class RooflineClock:
         kind = precision(gpu, model.weight_dtype)
         kv_bytes = kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
         element = kv_dtype_bytes or model.kv_dtype_bytes
-        terms = parameter_terms(model, tp=tp)
         self._moe = model.moe
-        held = 0 if model.moe is None else model.moe.experts + model.moe.shared_experts
         expert = precision(gpu, model.expert_dtype)
-        self._expert_bytes = terms["experts"] / held * expert.weight_bytes if held else 0.0
+        one_expert = expert_elements(model, tp)[0]
+        self._expert_bytes = moe_layers(model) * one_expert * expert.weight_bytes
         routed = model.moe.experts * self._expert_bytes if model.moe else 0.0
         self._fixed_bytes = weight_bytes(model, tp=tp) - routed
         self._bandwidth = gpu.memory_bw

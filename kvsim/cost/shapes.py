@@ -7,8 +7,9 @@ of sequences that are sampled.
 from __future__ import annotations
 
 from kvsim.catalog.gpu import Gpu
-from kvsim.catalog.model import Model, split_heads
-from kvsim.catalog.weights import dense_layers, mlp_matrices, moe_layers
+from kvsim.catalog.heads import split_heads
+from kvsim.catalog.model import Model
+from kvsim.catalog.weights import dense_mlps, mlp_matrices, moe_layers, routed_hidden
 from kvsim.cost.covered import token_attention
 from kvsim.cost.operators import (
     Affine,
@@ -32,10 +33,11 @@ class GemmSum:
         matrices: dict[tuple[int, int], int] = {}
         for group in model.groups:
             _add(matrices, group.attention.matrices(model.hidden, tp), group.layers)
-        _add(matrices, mlp_matrices(model, model.intermediate, tp), dense_layers(model))
-        if model.moe is not None and model.moe.shared_experts:
-            shared = model.moe.shared_experts * model.moe.intermediate
-            _add(matrices, mlp_matrices(model, shared, tp), moe_layers(model))
+        for layers, width in dense_mlps(model):
+            _add(matrices, mlp_matrices(model, width, tp), layers)
+        if model.moe is not None and model.moe.shared_width:
+            shared = mlp_matrices(model, model.moe.shared_width, tp)
+            _add(matrices, shared, moe_layers(model))
         kind = precision(gpu, model.weight_dtype)
         self._terms = [(count, Gemm(gpu, kind, n, k)) for (n, k), count in matrices.items()]
         if model.moe is not None:
@@ -55,7 +57,7 @@ class MoeSum:
         self._experts: Experts | None = None
         if model.moe is not None:
             shape = MoeShape(
-                hidden=model.hidden,
+                hidden=routed_hidden(model),
                 intermediate=-(-model.moe.intermediate // tp),
                 experts=model.moe.experts,
                 per_token=model.moe.experts_per_token,
@@ -77,10 +79,9 @@ def small_kernels(model: Model, gpu: Gpu, tp: int) -> Affine:
             attention.kv_heads, tp, "KV heads"
         )
         elements += group.layers * (8 * model.hidden + heads * attention.head_dim)
-    elements += dense_layers(model) * 3 * model.intermediate / tp
+    elements += sum(layers * 3 * width / tp for layers, width in dense_mlps(model))
     if model.moe is not None:
-        shared = model.moe.shared_experts * model.moe.intermediate
-        elements += moe_layers(model) * 3 * shared / tp
+        elements += moe_layers(model) * 3 * model.moe.shared_width / tp
     fixed = model.layers * SMALL_KERNELS_PER_LAYER * fit.launch_s
     return Affine(fixed, 2 * elements / (fit.eta_bw * gpu.memory_bw))
 

@@ -41,7 +41,9 @@ def swap_links(settings: Scenario, model: Model | None) -> dict[str, Link]:
 def _tensors(model: Model) -> int:
     """Tensors with a piece of every block: K and V of each layer, one where it keeps latents."""
     return sum(
-        one.layers * (1 if isinstance(one.attention, MlaAttention) else 2) for one in model.groups
+        one.layers * (1 if isinstance(one.attention, MlaAttention) else 2)
+        for one in model.groups
+        if one.kind != "none"
     )
 
 

@@ -44,6 +44,22 @@ KV_BYTES = {
     "gpt-oss-120b": 73_728,
     "llama-4-maverick": 196_608,
     "qwen3.5-27b": 65_536,
+    "qwen3-1.7b": 114_688,
+    "qwen3-14b": 163_840,
+    "qwen3-30b-a3b": 98_304,
+    "qwen3-235b-a22b": 192_512,
+    "qwen3.5-35b-a3b": 20_480,
+    "qwen3.5-122b-a10b": 24_576,
+    "qwen3.5-397b-a17b": 30_720,
+    "codellama-34b": 196_608,
+    "mixtral-8x22b": 229_376,
+    "deepseek-v2-lite": 31_104,
+    "deepseek-v3.2": 78_324,  # 61 * (576 * 2 + 132)
+    "kimi-k2": 70_272,
+    "glm-5": 100_152,  # 78 * (576 * 2 + 132)
+    "minimax-m2.5": 253_952,
+    "nemotron-3-nano-30b-a3b": 6_144,
+    "nemotron-h-56b": 40_960,
     "llama-nano": 2_048,  # fp32
 }
 
@@ -59,6 +75,14 @@ CHECKPOINT_PARAMETERS = {
     "qwen3-8b": 8_190_735_360,
     "gemma-3-1b": 999_885_952,
     "mistral-7b-v0.1": 7_241_732_096,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "mixtral-8x22b": 140_620_634_112,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_419_200,
+    "kimi-k2": 1_026_408_232_448,
 }
 
 
@@ -69,7 +93,7 @@ def test_kv_bytes_per_token_equal_the_published_figures(name: str, expected: int
 
 def test_every_model_of_the_catalogue_has_a_published_kv_figure() -> None:
     assert set(KV_BYTES) == set(list_models())
-    assert len(list_models()) >= 12
+    assert len(list_models()) >= 40
 
 
 def test_the_naive_figure_for_llama_3_70b_charges_all_64_query_heads() -> None:
@@ -220,7 +244,7 @@ def test_a_config_gives_the_same_model_as_the_catalogue() -> None:
         ({"vocab_size": 10**9}, "vocab_size must be a whole number"),
         ({"torch_dtype": "float8"}, "torch_dtype 'float8'"),
         ({"dtype": "float16"}, "torch_dtype 'bfloat16' contradicts dtype 'float16'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq'"),
+        ({"quantization_config": {"quant_method": "quark"}}, "quant_method 'quark'"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "quant_method 'mxfp4'"),
         ({"quantization_config": {}}, "quant_method None"),
         ({"sliding_window": 4096}, "sliding_window 4096 is not supported for model_type 'llama'"),
@@ -255,3 +279,13 @@ def test_an_explained_mixture_of_experts_shows_experts_and_latent_ranks() -> Non
     facts = {fact.name: fact.value for fact in explain_model(get_model("deepseek-v3"))}
     assert (facts["experts"], facts["experts_per_token"], facts["dense_layers"]) == (256, 8, 3)
     assert (facts["kv_lora_rank"], facts["qk_rope_head_dim"]) == (512, 64)
+
+
+def test_formulas_of_latent_attention_name_what_is_counted() -> None:
+    """DeepSeek-V3: 61 layers, 128 heads of 128 + 64 (keys) and 128 (values), latent 512 + 64."""
+    facts = {fact.name: fact for fact in explain_model(get_model("deepseek-v3"), tp=2)}
+    naive, kept = facts["naive_kv_bytes_per_token"], facts["kv_bytes_per_token"]
+    assert naive.value == 61 * 128 * (128 + 64 + 128) * 2
+    assert "layers * heads * (qk_nope_head_dim + qk_rope_head_dim + v_head_dim)" in naive.source
+    assert kept.value == 61 * (512 + 64) * 2
+    assert kept.source.startswith("layers * (kv_lora_rank + qk_rope_head_dim) * bytes")

@@ -156,6 +156,11 @@ def test_explained_models_say_what_such_layers_keep() -> None:
     assert state["state_bytes"].value == 24 * 128 * 128 * 4 + 3 * 5120 * 2
     assert state["kv_request.state"].value == 48 * state["state_bytes"].value
     assert "kv_request.unified" not in state
+    # 16 of the 64 layers: 16 * 2 * 2 * 256 * 2 with half of the 4 heads on each GPU
+    assert state["kv_bytes_per_token"].value == 32_768
+    for name in ("kv_bytes_per_token", "naive_kv_bytes_per_token"):
+        assert state[name].source.startswith("16 layers that keep tokens * ")
+        assert chunk[name].source.startswith("layers * ")
 
 
 @pytest.mark.parametrize(("tp", "where"), [(3, "tp"), (5, "tp")])

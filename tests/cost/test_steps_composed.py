@@ -20,7 +20,8 @@ def rows(shared: Path) -> list[dict[str, Any]]:
     """Steps composed of measured operators (AIConfigurator 0.12), dense models."""
     text = (shared / "cost" / "steps_measured.jsonl").read_text(encoding="utf-8")
     found = [row for row in map(json.loads, text.splitlines()) if row["op"] == "step_composed"]
-    return [row for row in found if row["model"] in list_models() and "mixtral" not in row["model"]]
+    dense = [name for name in list_models() if get_model(name).moe is None]
+    return [row for row in found if row["model"] in dense]
 
 
 def step_of(row: dict[str, Any]) -> StepPlan:
