@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,20 +10,23 @@ import typer
 
 from kvsim.cli.console import print_json, stdout_console
 from kvsim.cli.fit_log import show_log
+from kvsim.cli.fit_model import fit_model
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
-    from kvsim.catalog import Model
     from kvsim.planning.fit import Fit, FitSettings
+    from kvsim.planning.load import Bounds
     from kvsim.planning.ways import Way
 
-MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_WHAT_IFS = 8
 _ALIASES = {"tp": "tensor_parallel_size"}
 
 
 ModelName = Annotated[
-    str | None, typer.Argument(help="A name `kvsim models` lists, a config.json, or - for stdin.")
+    str | None,
+    typer.Argument(
+        help="A name `kvsim models` lists, a config.json or its folder, or - for stdin."
+    ),
 ]
 GpuName = Annotated[str | None, typer.Option("--gpu", help="A name that `kvsim gpus` lists.")]
 FromLog = Annotated[
@@ -53,6 +54,11 @@ WhatIf = Annotated[
 ]
 
 
+Rps = Annotated[float | None, typer.Option(help="Requests per second that arrive.")]
+Prompt = Annotated[int | None, typer.Option(help="Prompt tokens of each, with --rps.")]
+Output = Annotated[int | None, typer.Option(help="Output tokens of each, with --rps.")]
+
+
 def fit_command(
     model: ModelName = None,
     gpu: GpuName = None,
@@ -67,6 +73,9 @@ def fit_command(
     version: Version = None,
     measured: Measured = None,
     what_if: WhatIf = None,
+    rps: Rps = None,
+    prompt_tokens: Prompt = None,
+    output_tokens: Output = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show every formula.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
@@ -74,7 +83,7 @@ def fit_command(
     from kvsim.planning.fit import FitSettings
 
     if from_log is not None:
-        show_log(str(from_log), _model(model)[0] if model else None, as_json=as_json)
+        show_log(str(from_log), fit_model(model)[0] if model else None, as_json=as_json)
         return
     if model is None or gpu is None:
         missing = "MODEL" if model is None else "--gpu"
@@ -94,10 +103,11 @@ def fit_command(
         },
     )
     columns, ways, command = _answer(model, gpu, given, version, what_if or [])
+    load = _load(next(iter(columns.values())), rps, prompt_tokens, output_tokens)
     if as_json:
-        _print_json(columns, ways, command)
+        _print_json(columns, ways, command, load)
     else:
-        _print_table(columns, ways, command, explain=explain)
+        _print_table(columns, ways, command, load, explain=explain)
 
 
 def _answer(
@@ -116,7 +126,7 @@ def _answer(
             where="--what-if",
             fix="Ask in several runs",
         )
-    shapes, served = _model(model)
+    shapes, served = fit_model(model)
     device = get_gpu(gpu)
     release = LATEST if version is None else release_of(version)
     found = fit(shapes, device, given, release=release)
@@ -128,42 +138,21 @@ def _answer(
     return columns, ways, serve_command(pasted, served)
 
 
-def _model(name: str) -> tuple[Model, str]:
-    """The shapes, and what a server would be told to serve."""
-    from kvsim.catalog import get_model, hf_id_of, model_from_config
+def _load(
+    found: Fit, rps: float | None, prompt_tokens: int | None, output_tokens: int | None
+) -> Bounds | None:
+    """What the load meets; None without one."""
+    from kvsim.planning.load import Load, bounds
 
-    if name != "-" and not name.endswith(".json"):
-        return get_model(name), hf_id_of(name)
-    label = "stdin" if name == "-" else name
-    config = _config(name, label)
-    folder = "MODEL" if name == "-" else str(Path(name).absolute().parent)
-    return model_from_config(config, name=Path(label).stem, source=label), folder
-
-
-def _config(name: str, label: str) -> dict[str, Any]:
-    fix = "Give the model's config.json"
-    try:
-        if name == "-":
-            content = sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1)
-        else:
-            with Path(name).open("rb") as file:
-                content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=label, fix=fix) from None
-    if len(content) > MAX_CONFIG_BYTES:
+    if rps is None:
+        return None
+    if prompt_tokens is None or output_tokens is None:
         raise InputError(
-            f"has more than {MAX_CONFIG_BYTES:,} bytes, the limit for a config.json",
-            where=label,
-            fix=fix,
+            "needs the lengths of the requests",
+            where="--rps",
+            fix="Add --prompt-tokens and --output-tokens",
         )
-    try:
-        config = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        problem = f"is not a JSON document: {str(error)[:100]}"
-        raise InputError(problem, where=label, fix=fix) from None
-    if not isinstance(config, dict):
-        raise InputError("must be a JSON object", where=label, fix=fix)
-    return config
+    return bounds(found, Load(rps, prompt_tokens, output_tokens))
 
 
 def _measured(text: str | None) -> dict[str, int]:
@@ -232,24 +221,36 @@ def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
     return replace(given, **checked)
 
 
-def _print_json(columns: dict[str, Fit], ways: list[Way], command: str) -> None:
+def _print_json(
+    columns: dict[str, Fit], ways: list[Way], command: str, load: Bounds | None
+) -> None:
     from kvsim.planning.document import document
+    from kvsim.planning.load_text import load_document
 
     base, *others = columns.items()
     print_json(
         {
             **document(base[1], ways, command=command),
             "what_if": {name: document(one) for name, one in others},
+            "load": None if load is None else load_document(load),
         }
     )
 
 
-def _print_table(columns: dict[str, Fit], ways: list[Way], command: str, *, explain: bool) -> None:
+def _print_table(
+    columns: dict[str, Fit],
+    ways: list[Way],
+    command: str,
+    load: Bounds | None,
+    *,
+    explain: bool,
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     from kvsim.planning.document import DEFINITIONS, lines
+    from kvsim.planning.load_text import load_sentences
 
     console = stdout_console()
     found = next(iter(columns.values()))
@@ -265,6 +266,8 @@ def _print_table(columns: dict[str, Fit], ways: list[Way], command: str, *, expl
         console.print(f"way out {number}: {way.what}", highlight=False)
     if found.verdict != "fits" and not ways:
         console.print("way out: a GPU with more memory, or a smaller model")
+    for sentence in [] if load is None else load_sentences(load):
+        console.print(Text(sentence), soft_wrap=True)
     console.print(Text(command), soft_wrap=True)
     if not explain:
         return

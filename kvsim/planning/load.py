@@ -1,0 +1,193 @@
+"""Whether a load is held by the KV memory, by max_num_seqs or by computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kvsim.core.plan import Chunk, StepPlan
+from kvsim.cost import CalibratedClock
+from kvsim.errors import InputError
+from kvsim.planning.fit import Fit
+
+Binding = Literal["KV memory", "max_num_seqs", "prefill", "decode"]
+_POINTS = 33
+"""Lengths at which a request's blocks are counted, from its prompt to its end."""
+ENDLESS_BATCH = 1 << 16
+"""A batch at which a step is all arithmetic and reading of KV."""
+COMPUTE_MARGIN = 1.1
+"""Computation binds where an endless batch would serve at most so many times the requests."""
+MOST_TOKENS, MOST_RPS = 10_000_000, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of one kind."""
+
+    rps: float
+    """Arrivals per second."""
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Requests per second that each limit alone would allow, and which one binds.
+
+    A steady state of equal requests: with b running, a step takes `T(b)` and every request needs
+    `output_tokens` of them and its prompt's time once, so `b / (O T(b) + b t_prompt)` leave per
+    second.
+    """
+
+    load: Load
+    kv_rps: float
+    """With as many running as the blocks hold on average; preemptions take some of it."""
+    seqs_rps: float
+    """With max_num_seqs running."""
+    compute_rps: float
+    """With an endless batch: what computation allows, whatever the memory holds."""
+    binding: Binding
+    prefill_utilization: float
+    """Share of the time that the prompts of this load alone would compute; above 1 the queue grows
+    whatever the memory."""
+    kv_usage: float | None
+    """Share of the blocks held at this load; None where the queue grows for ever."""
+    running: float | None
+    """Requests that run at this load; None where the queue grows for ever."""
+    relative_error: float | None
+    """Of the clock's step times, and so of every rate."""
+
+    @property
+    def sustained_rps(self) -> float:
+        """What the tightest limit allows."""
+        return min(self.kv_rps, self.seqs_rps, self.compute_rps)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the load is below every limit."""
+        return self.load.rps < self.sustained_rps
+
+
+def bounds(found: Fit, load: Load) -> Bounds:
+    """The limits of a set-up for a load.
+
+    Raises `InputError` for a load out of range, and for models and GPUs without a clock.
+    """
+    _check(found, load)
+    width = 1 if found.settings.kv_cache_dtype == "fp8" else None
+    tp = found.settings.tensor_parallel_size
+    clock = CalibratedClock(found.model, found.gpu, tp=tp, kv_dtype_bytes=width)
+    steady = _Steady(found, load, clock)
+    per_request = steady.mean_blocks()
+    batch_kv = found.start.num_blocks / per_request
+    kv_rps, seqs_rps, compute_rps = (
+        steady.rate(batch) for batch in (batch_kv, found.settings.max_num_seqs, ENDLESS_BATCH)
+    )
+    sustained = min(kv_rps, seqs_rps)
+    prefill = load.rps * steady.prompt_s
+    running = steady.batch_at(load.rps, most=min(batch_kv, found.settings.max_num_seqs))
+    binding: Binding = "KV memory" if kv_rps <= seqs_rps else "max_num_seqs"
+    if compute_rps < COMPUTE_MARGIN * sustained or prefill >= 1:
+        decode_s = load.output_tokens * steady.step_s(ENDLESS_BATCH) / ENDLESS_BATCH
+        binding = "prefill" if steady.prompt_s >= decode_s else "decode"
+    return Bounds(
+        load=load,
+        kv_rps=kv_rps,
+        seqs_rps=seqs_rps,
+        compute_rps=compute_rps,
+        binding=binding,
+        prefill_utilization=prefill,
+        kv_usage=None if running is None else running / batch_kv,
+        running=running,
+        relative_error=clock.relative_error,
+    )
+
+
+class _Steady:
+    """Times of a steady state of equal requests."""
+
+    def __init__(self, found: Fit, load: Load, clock: CalibratedClock) -> None:
+        self._found, self._load, self._clock = found, load, clock
+        self.prompt_s = self._prompt_s()
+
+    def mean_blocks(self) -> float:
+        """Blocks of one request, on average over its life."""
+        load, flags = self._load, self._found.settings
+        lengths = (
+            load.prompt_tokens + round(point / (_POINTS - 1) * (load.output_tokens - 1))
+            for point in range(_POINTS)
+        )
+        blocks = (
+            self._found.layout.blocks_per_request(
+                length, max_in_flight=min(flags.max_num_batched_tokens, load.prompt_tokens)
+            )
+            for length in lengths
+        )
+        return sum(blocks) / _POINTS
+
+    def step_s(self, batch: float) -> float:
+        """A step of so many decodes at their mean length; between whole batches, linearly."""
+        low = int(batch)
+        seconds = self._whole_step_s(low)
+        return seconds + (batch - low) * (self._whole_step_s(low + 1) - seconds)
+
+    def _whole_step_s(self, batch: int) -> float:
+        plan = StepPlan(0, {})
+        plan.num_decodes = batch
+        mean = self._load.prompt_tokens + self._load.output_tokens / 2
+        plan.decode_context_tokens = round(batch * mean)
+        return self._clock.step_seconds(plan) if batch else 0.0
+
+    def _prompt_s(self) -> float:
+        """What a prompt adds to steps that decode anyway."""
+        budget = self._found.settings.max_num_batched_tokens
+        total, done = 0.0, 0
+        while done < self._load.prompt_tokens:
+            tokens = min(budget, self._load.prompt_tokens - done)
+            plan = StepPlan(0, {})
+            plan.chunks, plan.prefill_tokens = [Chunk(tokens, done)], tokens
+            plan.num_decodes = plan.decode_context_tokens = 1
+            total += self._clock.step_seconds(plan) - self._one_decode_s()
+            done += tokens
+        return total
+
+    def _one_decode_s(self) -> float:
+        plan = StepPlan(0, {})
+        plan.num_decodes = plan.decode_context_tokens = 1
+        return self._clock.step_seconds(plan)
+
+    def rate(self, batch: float) -> float:
+        """Requests that leave per second while so many run."""
+        life_s = self._load.output_tokens * self.step_s(batch) + batch * self.prompt_s
+        return batch / life_s if life_s else 0.0
+
+    def batch_at(self, rps: float, *, most: float) -> float | None:
+        """How many run at this rate; None where not even `most` keep up."""
+        if self.rate(most) <= rps:
+            return None
+        low, high = 0.0, most
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.rate(middle) < rps else (low, middle)
+        return high
+
+
+def _check(found: Fit, load: Load) -> None:
+    if not 0 < load.rps <= MOST_RPS:
+        raise InputError(f"must be above 0 and at most {MOST_RPS:g} requests/s", where="rps")
+    for name in ("prompt_tokens", "output_tokens"):
+        value = getattr(load, name)
+        if not 1 <= value <= MOST_TOKENS:
+            raise InputError(f"must be from 1 to {MOST_TOKENS:,} tokens, got {value:,}", where=name)
+    total = load.prompt_tokens + load.output_tokens
+    if total > found.settings.max_model_len:
+        raise InputError(
+            f"prompt and output together have {total:,} tokens, max_model_len is"
+            f" {found.settings.max_model_len:,}",
+            where="prompt_tokens",
+            fix="Raise max_model_len or give shorter requests",
+        )
+    if not found.start.num_blocks:
+        raise InputError(
+            "there is no KV memory to serve from", where="rps", fix="See the ways out first"
+        )
