@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -77,6 +78,9 @@ def fit_command(
     prompt_tokens: Prompt = None,
     output_tokens: Output = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show every formula.")] = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print a file for `vllm serve --config` instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Say what a vLLM server would do at start-up: memory, blocks, concurrency, verdict."""
@@ -102,20 +106,30 @@ def fit_command(
             "block_size": block_size,
         },
     )
-    columns, ways, command = _answer(model, gpu, given, version, what_if or [])
+    columns, ways, pasted = _answer(model, gpu, given, version, what_if or [])
+    command = pasted.line
     load = _load(next(iter(columns.values())), rps, prompt_tokens, output_tokens)
-    if as_json:
+    if as_yaml:
+        sys.stdout.write(pasted.yaml)
+    elif as_json:
         _print_json(columns, ways, command, load)
     else:
         _print_table(columns, ways, command, load, explain=explain)
 
 
+class _Pasted(NamedTuple):
+    """The set-up, or its cheapest way out, for a server."""
+
+    line: str
+    yaml: str
+
+
 def _answer(
     model: str, gpu: str, given: FitSettings, version: str | None, what_if: list[str]
-) -> tuple[dict[str, Fit], list[Way], str]:
-    """The set-up and its variations by title, ways out of the first, and the line to paste."""
+) -> tuple[dict[str, Fit], list[Way], _Pasted]:
+    """The set-up and its variations by title, ways out of the first, and what to paste."""
     from kvsim.catalog import get_gpu
-    from kvsim.planning.commands import serve_command
+    from kvsim.planning.commands import serve_command, serve_yaml
     from kvsim.planning.fit import fit
     from kvsim.planning.releases import LATEST, release_of
     from kvsim.planning.ways import ways_out
@@ -134,8 +148,9 @@ def _answer(
     columns = {f"{shapes.name}, {given.tensor_parallel_size} x {device.name}": found}
     for text in what_if:
         columns[text[:60]] = fit(shapes, device, _what_if(given, text), release=release)
-    pasted = ways[0].fit if ways else found
-    return columns, ways, serve_command(pasted, served)
+    chosen = ways[0].fit if ways else found
+    pasted = _Pasted(serve_command(chosen, served), serve_yaml(chosen, served))
+    return columns, ways, pasted
 
 
 def _load(

@@ -142,6 +142,21 @@ def test_a_hostile_config_is_refused(kvsim: Command, tmp_path: Path, text: str) 
     assert "Traceback" not in found.err
 
 
+def test_the_set_up_is_printed_as_a_file_for_the_server(kvsim: Command, tmp_path: Path) -> None:
+    """YAML that reads back as the flags; whatever the folder's name holds stays one text."""
+    from ruamel.yaml import YAML
+
+    folder = tmp_path / 'a: "b" #c'
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN))
+    found = kvsim("fit", str(folder), "--gpu", "h100", "--tp", "2", "--yaml")
+    assert found.status == 0, found.err
+    read = YAML(typ="safe", pure=True).load(found.out)
+    assert read["model"] == str(folder)
+    assert read["tensor-parallel-size"] == 2
+    assert read["max-model-len"] == 40_960
+
+
 def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
     """Of every term and figure in the table."""
     found = kvsim("fit", "llama-3-8b", "--gpu", "h100", "--explain")
