@@ -264,7 +264,8 @@ def _print_table(
     from rich.table import Table
     from rich.text import Text
 
-    from kvsim.planning.document import DEFINITIONS, lines
+    from kvsim.planning.document import lines
+    from kvsim.planning.explain import explained, refusal_sentence
     from kvsim.planning.load_text import load_sentences
 
     console = stdout_console()
@@ -277,6 +278,9 @@ def _print_table(
         table.add_row(line.label, *line.cells)
     console.print(table)
     console.print("In parentheses: 80 % intervals of what is estimated before a start.")
+    refusal = refusal_sentence(found)
+    if refusal is not None:
+        console.print(Text(refusal), soft_wrap=True)
     for number, way in enumerate(ways, 1):
         console.print(f"way out {number}: {way.what}", highlight=False)
     if found.verdict != "fits" and not ways:
@@ -284,9 +288,6 @@ def _print_table(
     for sentence in [] if load is None else load_sentences(load):
         console.print(Text(sentence), soft_wrap=True)
     console.print(Text(command), soft_wrap=True)
-    if not explain:
-        return
-    for term in found.budget.terms():
-        console.print(Text(f"{term.name}: {term.formula} ({term.source})"), soft_wrap=True)
-    for name, text in DEFINITIONS.items():
-        console.print(Text(f"{name}: {text}"), soft_wrap=True)
+    if explain:
+        for text in explained(found):
+            console.print(Text(text), soft_wrap=True)

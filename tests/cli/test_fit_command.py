@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvsim.catalog import GIB, get_model
+from kvsim.planning.document import DEFINITIONS
 from tests.cli.conftest import Command, kvsim
 
 __all__ = ["kvsim"]
@@ -158,10 +159,22 @@ def test_the_set_up_is_printed_as_a_file_for_the_server(kvsim: Command, tmp_path
 
 
 def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
-    """Of every term and figure in the table."""
+    """Of every term and figure in the table, with the numbers: 8,192 tokens in blocks of 16."""
     found = kvsim("fit", "llama-3-8b", "--gpu", "h100", "--explain")
-    for words in ("* 0.92 (gpu_memory_utilization)", "budget - weights", "kv_request: KV of one"):
-        assert words in found.out
+    for name in DEFINITIONS:
+        assert f"\n{name} = " in found.out, name
+    assert "79.20 GiB * 0.92" in found.out
+    assert "512 blocks * 2,097,152 B, 16 tokens of 32 layers = 1.00 GiB" in found.out
+
+
+def test_a_refusal_is_said_in_the_servers_figures(kvsim: Command) -> None:
+    """What is needed, what is there, what would fit: the same numbers as in the document."""
+    arguments = ("fit", "gemma-3-27b", "--gpu", "h100")
+    answer = json.loads(kvsim(*arguments, "--json").out)
+    shown = kvsim(*arguments).out
+    assert "one request of 131,072 tokens needs" in shown
+    assert f"{answer['request_bytes'] / GIB:.2f} GiB of KV" in shown
+    assert f"has {answer['longest_request_tokens']:,} tokens" in shown
 
 
 def test_it_answers_within_a_second_and_without_numpy(tmp_path: Path) -> None:
