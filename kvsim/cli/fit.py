@@ -108,7 +108,8 @@ def fit_command(
     )
     columns, ways, pasted = _answer(model, gpu, given, version, what_if or [])
     command = pasted.line
-    load = _load(next(iter(columns.values())), rps, prompt_tokens, output_tokens)
+    first = next(iter(columns.values()))
+    load = _load(first, rps, prompt_tokens, output_tokens)
     if as_yaml:
         sys.stdout.write(pasted.yaml)
     elif as_json:
@@ -155,18 +156,20 @@ def _answer(
 
 def _load(
     found: Fit, rps: float | None, prompt_tokens: int | None, output_tokens: int | None
-) -> Bounds | None:
-    """What the load meets; None without one."""
-    from kvsim.planning.load import Load, bounds
+) -> Bounds | float | None:
+    """What the load meets; without a rate, how many such requests fit; None without lengths."""
+    from kvsim.planning.load import Load, bounds, concurrency_at
 
-    if rps is None:
+    if rps is None and prompt_tokens is None and output_tokens is None:
         return None
     if prompt_tokens is None or output_tokens is None:
         raise InputError(
-            "needs the lengths of the requests",
+            "a load needs both lengths of its requests",
             where="--rps",
             fix="Add --prompt-tokens and --output-tokens",
         )
+    if rps is None:
+        return concurrency_at(found, prompt_tokens, output_tokens)
     return bounds(found, Load(rps, prompt_tokens, output_tokens))
 
 
@@ -237,7 +240,7 @@ def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
 
 
 def _print_json(
-    columns: dict[str, Fit], ways: list[Way], command: str, load: Bounds | None
+    columns: dict[str, Fit], ways: list[Way], command: str, load: Bounds | float | None
 ) -> None:
     from kvsim.planning.document import document
     from kvsim.planning.load_text import load_document
@@ -247,7 +250,7 @@ def _print_json(
         {
             **document(base[1], ways, command=command),
             "what_if": {name: document(one) for name, one in others},
-            "load": None if load is None else load_document(load),
+            "load": load_document(load),
         }
     )
 
@@ -256,7 +259,7 @@ def _print_table(
     columns: dict[str, Fit],
     ways: list[Way],
     command: str,
-    load: Bounds | None,
+    load: Bounds | float | None,
     *,
     explain: bool,
 ) -> None:

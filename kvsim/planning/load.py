@@ -40,6 +40,8 @@ class Bounds:
     """
 
     load: Load
+    concurrency: float
+    """Requests of this length that the blocks hold, on average over their lives."""
     kv_rps: float
     """With as many running as the blocks hold on average; preemptions take some of it."""
     seqs_rps: float
@@ -78,8 +80,7 @@ def bounds(found: Fit, load: Load) -> Bounds:
     tp = found.settings.tensor_parallel_size
     clock = CalibratedClock(found.model, found.gpu, tp=tp, kv_dtype_bytes=width)
     steady = _Steady(found, load, clock)
-    per_request = steady.mean_blocks()
-    batch_kv = found.start.num_blocks / per_request
+    batch_kv = concurrency_at(found, load.prompt_tokens, load.output_tokens)
     kv_rps, seqs_rps, compute_rps = (
         steady.rate(batch) for batch in (batch_kv, found.settings.max_num_seqs, ENDLESS_BATCH)
     )
@@ -92,6 +93,7 @@ def bounds(found: Fit, load: Load) -> Bounds:
         binding = "prefill" if steady.prompt_s >= decode_s else "decode"
     return Bounds(
         load=load,
+        concurrency=batch_kv,
         kv_rps=kv_rps,
         seqs_rps=seqs_rps,
         compute_rps=compute_rps,
@@ -103,27 +105,34 @@ def bounds(found: Fit, load: Load) -> Bounds:
     )
 
 
+def mean_blocks(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
+    """Blocks of one request, on average over its life from its prompt to its last token.
+
+    Raises `InputError` for lengths out of range.
+    """
+    _check_lengths(found, prompt_tokens, output_tokens)
+    in_flight = min(found.settings.max_num_batched_tokens, prompt_tokens)
+    lengths = (
+        prompt_tokens + round(point / (_POINTS - 1) * (output_tokens - 1))
+        for point in range(_POINTS)
+    )
+    blocks = (
+        found.layout.blocks_per_request(length, max_in_flight=in_flight) for length in lengths
+    )
+    return sum(blocks) / _POINTS
+
+
+def concurrency_at(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
+    """Requests of this length, each somewhere in its life, that the blocks hold on average."""
+    return found.start.num_blocks / mean_blocks(found, prompt_tokens, output_tokens)
+
+
 class _Steady:
     """Times of a steady state of equal requests."""
 
     def __init__(self, found: Fit, load: Load, clock: CalibratedClock) -> None:
         self._found, self._load, self._clock = found, load, clock
         self.prompt_s = self._prompt_s()
-
-    def mean_blocks(self) -> float:
-        """Blocks of one request, on average over its life."""
-        load, flags = self._load, self._found.settings
-        lengths = (
-            load.prompt_tokens + round(point / (_POINTS - 1) * (load.output_tokens - 1))
-            for point in range(_POINTS)
-        )
-        blocks = (
-            self._found.layout.blocks_per_request(
-                length, max_in_flight=min(flags.max_num_batched_tokens, load.prompt_tokens)
-            )
-            for length in lengths
-        )
-        return sum(blocks) / _POINTS
 
     def step_s(self, batch: float) -> float:
         """A step of so many decodes at their mean length; between whole batches, linearly."""
@@ -175,19 +184,23 @@ class _Steady:
 def _check(found: Fit, load: Load) -> None:
     if not 0 < load.rps <= MOST_RPS:
         raise InputError(f"must be above 0 and at most {MOST_RPS:g} requests/s", where="rps")
-    for name in ("prompt_tokens", "output_tokens"):
-        value = getattr(load, name)
+    if not found.start.num_blocks:
+        raise InputError(
+            "there is no KV memory to serve from", where="rps", fix="See the ways out first"
+        )
+    _check_lengths(found, load.prompt_tokens, load.output_tokens)
+
+
+def _check_lengths(found: Fit, prompt_tokens: int, output_tokens: int) -> None:
+    named = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    for name, value in named.items():
         if not 1 <= value <= MOST_TOKENS:
             raise InputError(f"must be from 1 to {MOST_TOKENS:,} tokens, got {value:,}", where=name)
-    total = load.prompt_tokens + load.output_tokens
+    total = prompt_tokens + output_tokens
     if total > found.settings.max_model_len:
         raise InputError(
             f"prompt and output together have {total:,} tokens, max_model_len is"
             f" {found.settings.max_model_len:,}",
             where="prompt_tokens",
             fix="Raise max_model_len or give shorter requests",
-        )
-    if not found.start.num_blocks:
-        raise InputError(
-            "there is no KV memory to serve from", where="rps", fix="See the ways out first"
         )

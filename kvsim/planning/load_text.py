@@ -7,9 +7,15 @@ from typing import Any
 from kvsim.planning.load import Bounds
 
 
-def load_document(found: Bounds) -> dict[str, Any]:
-    """Rates in requests per second; None where the queue grows for ever."""
+def load_document(found: Bounds | float | None) -> dict[str, Any] | None:
+    """Rates in requests per second; None where the queue grows for ever.
+
+    A number is how many requests of the asked length the blocks hold.
+    """
+    if not isinstance(found, Bounds):
+        return None if found is None else {"concurrency": found}
     return {
+        "concurrency": found.concurrency,
         "rps": found.load.rps,
         "prompt_tokens": found.load.prompt_tokens,
         "output_tokens": found.load.output_tokens,
@@ -26,8 +32,10 @@ def load_document(found: Bounds) -> dict[str, Any]:
     }
 
 
-def load_sentences(found: Bounds) -> list[str]:
+def load_sentences(found: Bounds | float) -> list[str]:
     """The rates with their limits, and which one binds."""
+    if not isinstance(found, Bounds):
+        return [f"of requests of this length the blocks hold {found:.1f} at once, on average"]
     load = found.load
     error = "" if found.relative_error is None else f" (+-{100 * found.relative_error:.0f} %)"
     asked = (

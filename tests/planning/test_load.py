@@ -10,7 +10,7 @@ import pytest
 from kvsim.catalog import get_gpu, get_model
 from kvsim.errors import InputError
 from kvsim.planning.fit import Fit, FitSettings, fit
-from kvsim.planning.load import Load, bounds
+from kvsim.planning.load import Load, bounds, concurrency_at
 from kvsim.scenario import Scenario, run_scenario
 from tests.cli.conftest import Command, kvsim
 
@@ -62,6 +62,13 @@ def test_twice_the_load_has_littles_law_of_requests_running() -> None:
     assert one.prefill_utilization * 2 == pytest.approx(two.prefill_utilization)
 
 
+POOL = {
+    "total": round(8169 * 2**21 / 0.92) + 2**21,
+    **dict.fromkeys(("weights", "activation_peak", "non_torch", "cuda_graphs"), 0),
+}
+"""Terms that leave 8,169 blocks of Llama-3-8B, whatever is estimated elsewhere."""
+
+
 def served(found: Fit, num_requests: int = 2500) -> tuple[float, int]:
     """Requests per second at saturation in the simulator, and preemptions, on the same clock."""
     flags = found.settings
@@ -94,7 +101,7 @@ def served(found: Fit, num_requests: int = 2500) -> tuple[float, int]:
 
 def test_the_bound_of_max_num_seqs_is_what_the_simulator_serves_at_saturation() -> None:
     """Equal requests on the same blocks and clock, nothing preempted: within 7 %, below it."""
-    found = fitted("llama-3-8b", "a100-40gb", max_num_seqs=64, max_model_len=8192)
+    found = fitted("llama-3-8b", "a100-40gb", max_num_seqs=64, measured_bytes=POOL)
     answer = bounds(found, Load(9, 1000, 300))
     assert answer.binding == "max_num_seqs"
     simulated, preemptions = served(found)
@@ -104,7 +111,7 @@ def test_the_bound_of_max_num_seqs_is_what_the_simulator_serves_at_saturation() 
 
 def test_the_bound_of_the_memory_is_above_what_the_simulator_serves_at_saturation() -> None:
     """By what preempted requests cost, a fifth at most here: they are computed again."""
-    found = fitted("llama-3-8b", "a100-40gb", max_num_seqs=1024, max_model_len=8192)
+    found = fitted("llama-3-8b", "a100-40gb", max_num_seqs=1024, measured_bytes=POOL)
     answer = bounds(found, Load(9, 1000, 300))
     assert answer.binding == "KV memory"
     simulated, preemptions = served(found)
@@ -124,6 +131,22 @@ def test_a_load_out_of_range_is_refused(load: Load, message: str) -> None:
     """With the limit."""
     with pytest.raises(InputError, match=message):
         bounds(fitted("llama-3-8b", "h100"), load)
+
+
+def test_concurrency_at_a_length_is_blocks_over_the_mean_of_a_life(kvsim: Command) -> None:
+    """1,000 + 161 tokens in blocks of 16: 63 to 73 blocks, 67.85 at 33 places of a life."""
+    found = fitted("llama-3-8b", "h100")
+    lengths = [1000 + round(k / 32 * 160) for k in range(33)]
+    mean = sum(-(-length // 16) for length in lengths) / 33
+    expected = found.start.num_blocks / mean
+    assert concurrency_at(found, 1000, 161) == pytest.approx(expected, rel=1e-12)
+    answer = json.loads(
+        kvsim(
+            "fit", "llama-3-8b", "--gpu", "h100", "--json",
+            "--prompt-tokens", "1000", "--output-tokens", "161",
+        ).out
+    )  # fmt: skip
+    assert answer["load"] == {"concurrency": pytest.approx(expected, rel=1e-12)}
 
 
 def test_the_command_names_the_binding_limit(kvsim: Command) -> None:
