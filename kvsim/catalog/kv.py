@@ -38,10 +38,18 @@ def layer_bytes_per_token(group: LayerGroup, tp: int, element_bytes: int) -> int
 def kv_bytes_per_group_token(
     model: Model, layers: int, *, tp: int = 1, kv_dtype_bytes: int | None = None
 ) -> int:
-    """Bytes one token occupies on one GPU in `layers` layers like the model's first."""
+    """Bytes one token occupies on one GPU in `layers` layers like the model's widest."""
     size = _element_bytes(model, kv_dtype_bytes)
-    attention = model.attention
-    return layers * (attention.kv_elements(tp) * size + attention.index_bytes)
+    return layers * widest_layer_bytes(model, tp=tp, element_bytes=size)
+
+
+def widest_layer_bytes(model: Model, *, tp: int, element_bytes: int) -> int:
+    """Most bytes that one layer keeps of a token on one GPU: pages of all layers have its size."""
+    return max(
+        layer_bytes_per_token(group, tp, element_bytes)
+        for group in model.groups
+        if group.keeps_text
+    )
 
 
 def naive_kv_bytes_per_token(model: Model, *, kv_dtype_bytes: int | None = None) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from kvsim.catalog.kv import layer_bytes_per_token
+from kvsim.catalog.kv import layer_bytes_per_token, widest_layer_bytes
 from kvsim.catalog.kv_layers import group_layers, layer_kvs
-from kvsim.catalog.model import LayerKind, Model
+from kvsim.catalog.model import LayerGroup, LayerKind, Model
 from kvsim.errors import InputError
 
 GroupingRule = Literal["max_if_close", "min", "gcd", "unified"]
@@ -23,6 +23,9 @@ class LayerType(NamedTuple):
     layers: int
     """Layers of this type; the rest of the groups is padding."""
     groups: int = 1
+    tokens_factor: int = 1
+    """A block holds so many times the usual tokens: blocks of all types are of one size in bytes,
+    and a token takes fewer bytes of these layers."""
 
 
 class KvGroups(NamedTuple):
@@ -79,25 +82,26 @@ def kv_groups(
 ) -> KvGroups:
     """The groups of a model by one of vLLM's rules (`group_layers`), or `unified`: one group.
 
-    Raises `InputError` where layers that keep tokens differ in bytes per token, and for `unified`
-    where layers keep a state, which has no tokens.
+    Where layers differ in bytes per token, a block of the narrower ones holds more tokens. Raises
+    `InputError` where that is no whole number of times, and for `unified` where layers keep a
+    state, which has no tokens, or differ in bytes.
     """
     _check_covered(model)
     kept = [group for group in model.groups if group.kind != "none"]
-    elements = {layer_bytes_per_token(g, tp, 2) for g in kept if g.keeps_text}
-    if len(elements) > 1:
-        raise InputError(
-            f"{model.name} has layers with different KV bytes per token, whose blocks are not"
-            " covered",
-            where="model",
-            fix="Choose a model whose layers have equally many KV heads of one size",
-        )
-    layers: dict[tuple[LayerKind, int | None], int] = {}
+    layers: dict[tuple[LayerKind, int | None, int], int] = {}
     for group in kept:
-        key = (group.kind, group.limit_tokens)
+        factor = _tokens_factor(model, group, tp, kv_dtype_bytes)
+        key = (group.kind, group.limit_tokens, factor)
         layers[key] = layers.get(key, 0) + group.layers
     if rule == "unified":
-        if any(kind == "state" for kind, _ in layers):
+        if any(factor > 1 for _, _, factor in layers):
+            raise InputError(
+                f"{model.name} has layers with different KV bytes per token: they cannot share one"
+                " block table",
+                where="layer_groups",
+                fix="Use max_if_close, min or gcd",
+            )
+        if any(kind == "state" for kind, _, _ in layers):
             raise InputError(
                 f"{model.name} has layers that keep a state instead of tokens: they cannot share"
                 " one block table with the others",
@@ -106,11 +110,37 @@ def kv_groups(
             )
         return uniform_groups(sum(group.layers for group in kept))
     size = group_layers({str(key): count for key, count in layers.items()}, rule)
-    types = (LayerType(*key, count, -(-count // size)) for key, count in layers.items())
+    types = (
+        LayerType(kind, limit, count, -(-count // size), factor)
+        for (kind, limit, factor), count in layers.items()
+    )
     return KvGroups(size, tuple(types), _state_tokens(model, tp, kv_dtype_bytes))
 
 
+def _tokens_factor(model: Model, group: LayerGroup, tp: int, kv_dtype_bytes: int | None) -> int:
+    """How many times the tokens of the widest layers a block of this group holds."""
+    if not group.keeps_text:
+        return 1
+    size = kv_dtype_bytes or model.kv_dtype_bytes
+    widest = widest_layer_bytes(model, tp=tp, element_bytes=size)
+    factor, rest = divmod(widest, layer_bytes_per_token(group, tp, size))
+    if rest:
+        raise InputError(
+            f"{model.name} has layers whose KV bytes per token do not divide those of its widest"
+            " layers: their blocks are not covered",
+            where="model",
+            fix="Choose a model whose layers have equally many KV heads of one size",
+        )
+    return factor
+
+
 def _check_covered(model: Model) -> None:
+    if not any(group.keeps_text for group in model.groups):
+        raise InputError(
+            f"{model.name} has no layer that keeps the text's tokens: there are no blocks of them",
+            where="model",
+            fix="Choose a model with attention",
+        )
     for group in model.groups:
         problem = "cross-attention to an encoder's tokens" if group.kind == "cross" else ""
         if group.beside is not None:
@@ -139,7 +169,10 @@ def blocks_per_request(
     a block, hence one block more, and so may a chunk that is not made of whole blocks. A state
     takes one block.
     """
-    return sum(one.groups * _blocks(one, tokens, block_size, max_in_flight) for one in groups.types)
+    return sum(
+        one.groups * _blocks(one, tokens, block_size * one.tokens_factor, max_in_flight)
+        for one in groups.types
+    )
 
 
 def _blocks(one: LayerType, tokens: int, block_size: int, max_in_flight: int) -> int:

@@ -17,18 +17,17 @@ class KvLayout:
     """Tokens of a block, as printed."""
     block_bytes: int
     """Bytes of a block: of all layers of a group."""
-    type_tokens: tuple[int, ...] | None = None
-    """Tokens of a block by type of layer, where types with narrower keys put more into one."""
     state_blocks: int = 1
     """Blocks of a request in each group of states: 2 with prefix caching."""
 
     def blocks_per_request(self, tokens: int, *, max_in_flight: int) -> int:
         """Blocks of all groups for one request (FIELD.md section 2)."""
-        sizes = self.type_tokens or (self.block_tokens,) * len(self.groups.types)
         total = 0
-        for one, size in zip(self.groups.types, sizes, strict=True):
+        for one in self.groups.types:
             alone = self.groups._replace(types=(one,))
-            blocks = blocks_per_request(alone, tokens, block_size=size, max_in_flight=max_in_flight)
+            blocks = blocks_per_request(
+                alone, tokens, block_size=self.block_tokens, max_in_flight=max_in_flight
+            )
             total += blocks * (self.state_blocks if one.kind == "state" else 1)
         return total
 

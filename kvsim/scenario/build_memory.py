@@ -110,5 +110,5 @@ def _layer_groups(sizing: Sizing) -> list[LayerGroup]:
     for one in sizing.groups.types:
         limits = {"sliding": {"window": one.limit_tokens}, "chunked": {"chunk": one.limit_tokens}}
         own = {"state_tokens": state} if one.kind == "state" else limits.get(one.kind, {})
-        groups += [LayerGroup(one.kind, size, **own)] * one.groups
+        groups += [LayerGroup(one.kind, size * one.tokens_factor, **own)] * one.groups
     return groups

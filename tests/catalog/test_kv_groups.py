@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from kvsim.catalog import (
     LayerGroup,
     LayerKind,
     LayerType,
+    Model,
     blocks_per_request,
     compute_budget,
     explain_model,
@@ -26,6 +29,8 @@ from kvsim.catalog import (
 from kvsim.catalog.kv import kv_bytes_per_group_token
 from kvsim.catalog.kv_layers import hybrid_bytes, layer_kvs, unified_bytes
 from kvsim.errors import InputError
+
+CONFIGS = Path(__file__).parent / "data" / "model_configs.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +148,36 @@ def test_a_long_request_holds_its_windows_and_what_is_in_flight() -> None:
     assert blocks_per_request(groups, 100_000, block_size=16, max_in_flight=4096) == 321 + 6250
 
 
-def test_layers_of_different_size_are_refused_by_name() -> None:
+def split(kv_heads: int) -> Model:
+    """Half the layers keep a window and have 8 KV heads, the others so many."""
     model = get_model("llama-3-8b")
-    wide = GqaAttention(heads=32, kv_heads=4, head_dim=128, v_head_dim=128)
-    split = (LayerGroup(16, model.attention, 128), LayerGroup(16, wide))
-    with pytest.raises(InputError, match="different KV bytes per token") as error:
-        kv_groups(replace(model, groups=split))
+    other = GqaAttention(heads=32, kv_heads=kv_heads, head_dim=128, v_head_dim=128)
+    return replace(model, groups=(LayerGroup(16, model.attention, 128), LayerGroup(16, other)))
+
+
+def test_blocks_of_narrower_layers_hold_more_tokens() -> None:
+    """Half the bytes per token, twice the tokens: blocks of all layers are of one size."""
+    groups = kv_groups(split(4))
+    assert groups.types == (LayerType("sliding", 128, 16), LayerType("full", None, 16, 1, 2))
+    assert blocks_per_request(groups, 3200, block_size=16, max_in_flight=3200) == 201 + 100
+    assert kv_bytes_per_group_token(split(4), 16) == 16 * 2 * 8 * 128 * 2
+    with pytest.raises(InputError, match="cannot share one block table"):
+        kv_groups(split(4), rule="unified")
+
+
+def test_a_real_model_with_two_widths_takes_the_blocks_of_its_log() -> None:
+    """C093: Gemma-4-26B with an 8-bit cache, 98,304 tokens: 3,072 and 5 * 193 blocks."""
+    rows = (json.loads(line) for line in CONFIGS.read_text(encoding="utf-8").splitlines())
+    config = next(row["config"] for row in rows if row["model"] == "google/gemma-4-26B-A4B")
+    model = model_from_config(config, name="gemma-4-26b", source="config.json")
+    groups = kv_groups(model, kv_dtype_bytes=1)
+    needed = blocks_per_request(groups, 98_304, block_size=16, max_in_flight=2048)
+    assert needed == 3072 + 5 * 193
+
+
+def test_layers_whose_sizes_do_not_divide_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="do not divide") as error:
+        kv_groups(split(3))
     assert error.value.fix
 
 

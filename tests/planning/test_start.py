@@ -40,10 +40,12 @@ VECTORS: dict[str, tuple[KvLayout, int, int]] = {
     ),
     "C093": (
         KvLayout(
-            KvGroups(5, (LayerType("full", None, 5), LayerType("sliding", 1024, 25, 5))),
+            KvGroups(
+                5,
+                (LayerType("full", None, 5, tokens_factor=2), LayerType("sliding", 1024, 25, 5)),
+            ),
             16,
             5 * 64 * KIB,
-            type_tokens=(32, 16),
         ),
         2048,
         3072 + 5 * 193,
@@ -226,12 +228,15 @@ def test_the_longest_request_is_the_last_that_fits() -> None:
 @pytest.mark.parametrize(
     ("version", "engine", "name"),
     [
-        ("0.6.3", None, "vllm 0.6.3 and earlier"),
-        ("v0.6.4.post1", None, "vllm 0.6.4 to 0.10, v0"),
-        ("0.9.0", "v0", "vllm 0.6.4 to 0.10, v0"),
-        ("0.9.2", None, "vllm 0.8 and 0.9, v1"),
+        ("0.5.3", None, "vllm 0.5.3 and earlier"),
+        ("0.6.3", None, "vllm 0.5.4 to 0.6.3"),
+        ("v0.6.4.post1", None, "vllm 0.6.4 to 0.6.6, v0"),
+        ("0.9.0", "v0", "vllm 0.7 to 0.10, v0"),
+        ("0.8.4", None, "vllm 0.8, v1"),
+        ("0.9.2", None, "vllm 0.9, v1"),
         ("0.10.1", None, "vllm 0.10, v1"),
-        ("0.11.0rc2", None, "vllm 0.11 to 0.20, v1"),
+        ("0.11.0rc2", None, "vllm 0.11 to 0.15, v1"),
+        ("0.16.0", None, "vllm 0.16 to 0.20, v1"),
         ("0.33", None, "vllm 0.21 and later, v1"),
     ],
 )
