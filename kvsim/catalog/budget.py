@@ -11,6 +11,9 @@ from kvsim.catalog.heads import split_heads
 from kvsim.catalog.kv import kv_bytes_per_group_token
 from kvsim.catalog.kv_groups import GroupingRule, kv_groups
 from kvsim.catalog.model import Model
+from kvsim.catalog.start_rules import StartRules
+from kvsim.catalog.start_terms import Size, terms_of_release
+from kvsim.catalog.start_terms import Term as Term
 from kvsim.catalog.weights import weight_bytes
 from kvsim.errors import InputError
 
@@ -42,18 +45,6 @@ class NoKvMemoryError(InputError):
         )
         self.tp = tp
         self.utilization = utilization
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One line of the budget. `low` and `high` are an 80 % interval; equal to it if exact."""
-
-    name: str
-    bytes: int
-    low: int
-    high: int
-    formula: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +130,7 @@ def estimate_budget(
     cuda_graphs_in_budget: bool = False,
     layer_groups: GroupingRule = "max_if_close",
     measured: Mapping[str, int] | None = None,
+    rules: StartRules | None = None,
 ) -> Budget:
     """The same where nothing may be left: the pool can be negative, and there are 0 blocks then.
 
@@ -146,16 +138,20 @@ def estimate_budget(
     different tokens (`layer_groups` says how large: see `kv_groups`); more tokens where a layer's
     state needs them. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
     of the budget, True for 0.21 and later. `measured` replaces terms by known bytes: `total`,
-    `weights`, `activation_peak`, `non_torch`, `cuda_graphs`.
+    `weights`, `activation_peak`, `non_torch`, `cuda_graphs`. `rules` are the constants of the
+    server's release; without them, those of the shipped scenarios.
     """
     _check_limits(gpu_memory_utilization, block_size, max_num_batched_tokens, max_num_seqs)
     known = _Measured(measured or {})
     total = known.or_estimated(_total(gpu))
     budget = _budget(total, gpu_memory_utilization)
-    weights = known.or_estimated(_weights(model, tp))
-    activations = known.or_estimated(_activations(model, tp, max_num_batched_tokens, max_num_seqs))
-    non_torch = known.or_estimated(_non_torch(tp))
-    graphs = known.or_estimated(_cuda_graphs(model, cuda_graphs_in_budget))
+    size = Size(tp, max_num_batched_tokens, max_num_seqs)
+    terms = (
+        _terms(model, size, cuda_graphs_in_budget)
+        if rules is None
+        else terms_of_release(model, gpu, rules, size, graphs_in_budget=cuda_graphs_in_budget)
+    )
+    weights, activations, non_torch, graphs = (known.or_estimated(term) for term in terms)
     spent = [weights, activations, non_torch, *([graphs] if cuda_graphs_in_budget else [])]
     pool = _pool(budget, spent)
     groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
@@ -207,6 +203,16 @@ def _check_limits(utilization: float, block_size: int, batched_tokens: int, seqs
     for name, value in limits.items():
         if value < 1:
             raise InputError(f"{name} must be >= 1, got {value!r}", where=name)
+
+
+def _terms(model: Model, size: Size, graphs_in_budget: bool) -> tuple[Term, ...]:
+    """Weights, activation peak, non-torch memory and CUDA graphs."""
+    return (
+        _weights(model, size.tp),
+        _activations(model, size.tp, size.batched_tokens, size.seqs),
+        _non_torch(size.tp),
+        _cuda_graphs(model, graphs_in_budget),
+    )
 
 
 def _total(gpu: Gpu) -> Term:

@@ -9,34 +9,18 @@ from kvsim.catalog import GIB, Model, kv_groups, weight_bytes
 from kvsim.catalog.kv import kv_bytes_per_group_token
 from kvsim.catalog.kv_groups import GroupingRule
 from kvsim.errors import InputError
+from kvsim.planning import checks_llama_cpp, checks_sglang, checks_tensorrt_llm
+from kvsim.planning.checks import Check as Check
+from kvsim.planning.checks import number as _number
 from kvsim.planning.releases import LATEST, Engine, Release, release_of
 from kvsim.planning.start import KvLayout
 from kvsim.planning.start import start as start_of
-from kvsim.startup_logs import Found, Reading, StartupLog
+from kvsim.startup_logs import Reading, StartupLog
 
 WEIGHTS_TOLERANCE = 0.01
 """Of the weights by shape: scales, buffers and padding are not counted."""
 CONCURRENCY_DIGITS = 0.005
 MOST_GROUPS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A figure of the log against what other figures, or the model, say it must be."""
-
-    what: str
-    unit: str
-    printed: float
-    low: float
-    high: float
-    """What it may be, the rounding of the figures that it follows from included."""
-    line: int
-    how: str
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the printed value is one that it may be."""
-        return self.low <= self.printed <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +38,41 @@ class Audit:
 def audit(log: StartupLog, model: Model | None) -> Audit:
     """Check the last start-up of a log. `model` is None where nobody knows its shapes.
 
-    Only vLLM's rules are known here: of other servers the figures are shown unchecked.
+    Notes say what cannot be checked, and how other servers' fractions differ from vLLM's.
     """
-    if log.server != "vllm":
-        note = f"figures of {log.server} are shown as printed: its rules are not checked"
-        return Audit(log, model, None, (), (note,))
+    if log.server in _OTHERS:
+        return _audit_other(log, model)
     release, notes = _release(log)
     checks = [*_budget(log, release), *_tokens(log, release), *_concurrency(log, release)]
     if model is None:
-        notes.append("the model's shapes are not known: name it to check its bytes")
+        notes.append(_UNKNOWN_SHAPES)
     else:
         try:
             checks += [*_weights(log, model), *_blocks(log, model, release)]
         except InputError as error:
             notes.append(f"{model.name} is not checked: {error.problem}")
     return Audit(log, model, release, tuple(checks), tuple(notes))
+
+
+_OTHERS = {
+    "sglang": checks_sglang.checks_of,
+    "tensorrt-llm": checks_tensorrt_llm.checks_of,
+    "llama.cpp": checks_llama_cpp.checks_of,
+}
+
+
+def _audit_other(log: StartupLog, model: Model | None) -> Audit:
+    """A log of another server; without the model's bytes where these are not known."""
+    checks_of, doubt = _OTHERS[log.server], _UNKNOWN_SHAPES if model is None else ""
+    try:
+        checks, notes = checks_of(log, model)
+    except InputError as error:
+        checks, notes = checks_of(log, None)
+        doubt = f"the model's bytes are not checked: {error.problem}"
+    return Audit(log, model, None, tuple(checks), (*notes, *([doubt] if doubt else [])))
+
+
+_UNKNOWN_SHAPES = "the model's shapes are not known: name it to check its bytes"
 
 
 def _release(log: StartupLog) -> tuple[Release, list[str]]:
@@ -80,13 +84,6 @@ def _release(log: StartupLog) -> tuple[Release, list[str]]:
         return release_of(log.version, engine), []
     except InputError as error:
         return LATEST, [f"{error.problem}: rules of {LATEST.name}"]
-
-
-def _number(found: Found | None) -> tuple[float, float] | None:
-    """Value and rounding of a figure that is a number."""
-    if found is None or isinstance(found.value, bool | str) or found.value is None:
-        return None
-    return float(found.value), found.rounding
 
 
 def _budget(log: StartupLog, release: Release) -> Iterator[Check]:

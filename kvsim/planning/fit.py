@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kvsim.catalog import (
@@ -15,6 +15,7 @@ from kvsim.catalog import (
     kv_groups,
     naive_kv_bytes_per_token,
 )
+from kvsim.catalog.start_rules import StartRules
 from kvsim.errors import InputError
 from kvsim.planning.releases import LATEST, Release
 from kvsim.planning.start import KvLayout, Start, start
@@ -65,6 +66,8 @@ class Fit:
     model: Model
     gpu: Gpu
     release: Release
+    rules: StartRules
+    """Constants of the estimated terms."""
     settings: Resolved
     budget: Budget
     layout: KvLayout
@@ -102,6 +105,7 @@ def fit(
     flags = _resolved(model, gpu, settings or FitSettings(), release)
     kv_dtype_bytes = 1 if flags.kv_cache_dtype == "fp8" else None
     tp = flags.tensor_parallel_size
+    rules = replace(release.rules, samples=_samples(release, flags))
     budget = estimate_budget(
         model,
         gpu,
@@ -114,6 +118,7 @@ def fit(
         cuda_graphs_in_budget=release.graphs_in_budget,
         layer_groups=release.layer_groups,
         measured=_checked((settings or FitSettings()).measured_bytes),
+        rules=rules,
     )
     groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=release.layer_groups)
     caches = (settings or FitSettings()).enable_prefix_caching
@@ -139,6 +144,7 @@ def fit(
         model=model,
         gpu=gpu,
         release=release,
+        rules=rules,
         settings=flags,
         budget=budget,
         layout=layout,
@@ -159,7 +165,8 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
             where="max_model_len",
             fix="Give a length within the model's own",
         )
-    seqs = given.max_num_seqs or (1024 if large and release.engine == "v1" else 256)
+    usual = release.seqs_on_every_gpu or (1024 if large and release.engine == "v1" else 256)
+    seqs = given.max_num_seqs or usual
     tokens = given.max_num_batched_tokens or _batched_tokens(release, large=large, length=length)
     flags = Resolved(
         tensor_parallel_size=given.tensor_parallel_size,
@@ -180,9 +187,16 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
 
 def _batched_tokens(release: Release, *, large: bool, length: int) -> int:
     """Tokens of the profiling step: v0 without chunked prefill profiles a whole context."""
-    if release.engine == "v0":
-        return max(length, 2048) if length <= V0_CHUNKS_ABOVE else 512
-    return 8192 if large else 2048
+    if release.engine == "v1":
+        return 8192 if large else 2048
+    if release.chunk_tokens is not None and length > V0_CHUNKS_ABOVE:
+        return release.chunk_tokens
+    return max(length, 2048)
+
+
+def _samples(release: Release, flags: Resolved) -> bool:
+    """Whether the profiling step samples: in v0 a step shorter than a context is a chunk."""
+    return release.engine == "v1" or flags.max_num_batched_tokens >= flags.max_model_len
 
 
 V0_CHUNKS_ABOVE = 32_768

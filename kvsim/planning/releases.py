@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.catalog import GroupingRule
+from kvsim.catalog.start_rules import BY_FREE_MEMORY, SORTED, UNSORTED, StartRules
 from kvsim.errors import InputError
 
 Engine = Literal["v0", "v1"]
@@ -26,17 +27,72 @@ class Release:
     """Whether an estimate of the CUDA graphs is subtracted before the pool is sized."""
     prints_tokens_of_one_request: bool
     """Whether the size is printed as `int(concurrency * max_model_len)`, else from whole blocks."""
+    rules: StartRules
+    """What it takes beside the KV cache."""
     gpu_memory_utilization: float = 0.9
     """The default."""
+    chunk_tokens: int | None = None
+    """Tokens of a step where v0 prefills contexts above 32,768 tokens in chunks by itself."""
+    seqs_on_every_gpu: int | None = None
+    """Default of max_num_seqs where it does not follow from the GPU."""
 
 
 RELEASES = (
-    Release("vllm 0.6.3 and earlier", "v0", (0, 0, 0), "unified", False, False),
-    Release("vllm 0.6.4 to 0.10, v0", "v0", (0, 6, 4), "unified", False, False),
-    Release("vllm 0.8 and 0.9, v1", "v1", (0, 8, 0), "unified", False, False),
-    Release("vllm 0.10, v1", "v1", (0, 10, 0), "min", False, False),
-    Release("vllm 0.11 to 0.20, v1", "v1", (0, 11, 0), "max_if_close", False, False),
-    Release("vllm 0.21 and later, v1", "v1", (0, 21, 0), "max_if_close", True, True, 0.92),
+    Release("vllm 0.5.3 and earlier", "v0", (0, 0, 0), "unified", False, False, BY_FREE_MEMORY),
+    Release(
+        "vllm 0.5.4 to 0.6.3",
+        "v0",
+        (0, 5, 4),
+        "unified",
+        False,
+        False,
+        BY_FREE_MEMORY,
+        chunk_tokens=512,
+    ),
+    Release(
+        "vllm 0.6.4 to 0.6.6, v0",
+        "v0",
+        (0, 6, 4),
+        "unified",
+        False,
+        False,
+        SORTED,
+        chunk_tokens=512,
+    ),
+    Release(
+        "vllm 0.7 to 0.10, v0",
+        "v0",
+        (0, 7, 0),
+        "unified",
+        False,
+        False,
+        SORTED,
+        chunk_tokens=2048,
+    ),
+    Release(
+        "vllm 0.8, v1",
+        "v1",
+        (0, 8, 0),
+        "unified",
+        False,
+        False,
+        SORTED,
+        seqs_on_every_gpu=1024,
+    ),
+    Release("vllm 0.9, v1", "v1", (0, 9, 0), "unified", False, False, SORTED),
+    Release("vllm 0.10, v1", "v1", (0, 10, 0), "min", False, False, SORTED),
+    Release("vllm 0.11 to 0.15, v1", "v1", (0, 11, 0), "max_if_close", False, False, SORTED),
+    Release("vllm 0.16 to 0.20, v1", "v1", (0, 16, 0), "max_if_close", False, False, UNSORTED),
+    Release(
+        "vllm 0.21 and later, v1",
+        "v1",
+        (0, 21, 0),
+        "max_if_close",
+        True,
+        True,
+        UNSORTED,
+        gpu_memory_utilization=0.92,
+    ),
 )
 LATEST = RELEASES[-1]
 FIRST_V1 = (0, 8, 0)

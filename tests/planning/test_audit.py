@@ -95,12 +95,13 @@ def test_refusals_are_recomputed() -> None:
     assert needed.printed == 5.62
 
 
-def test_other_servers_are_shown_unchecked() -> None:
-    """And say so."""
+def test_logs_of_other_servers_are_checked_by_their_own_rules() -> None:
+    """Without vLLM's release; a note says what their fraction is (test_audit_servers.py)."""
     one = next(one for one in ROWS if one["server"] == "llama.cpp")
     found = audited(one)
-    assert found.checks == ()
-    assert "llama.cpp" in found.notes[0]
+    assert found.release is None
+    assert [check.what for check in found.checks] == ["kv_tokens"]
+    assert "llama.cpp has no fraction" in found.notes[0]
 
 
 def test_the_command_shows_figures_lines_and_checks(kvsim: Command, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""What must be said beside the figures of a set-up, so that they are not misread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvsim.catalog import GqaAttention, MlaAttention, kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog.model import DTYPE_BYTES
+from kvsim.planning.fit import Fit
+
+OFFLOAD = (
+    "Offloading KV to CPU memory or to disk does not lift the limit of one request: the KV of a"
+    " running request must be in GPU memory. Nor does it let more requests run at once."
+)
+PREALLOCATED = (
+    "The pool is allocated in full at start: the server takes its share of the GPU however small"
+    " the model, and memory in use says nothing about the load."
+)
+NOT_MONOTONIC = (
+    "A longer max_model_len or more max_num_batched_tokens can shrink the pool, and not evenly:"
+    " they set the tokens of the profiling step. Compare with --what-if."
+)
+_NAIVE_FACTOR = 1.01
+"""From here on the formula with every head is worth a word."""
+
+
+def advice(found: Fit) -> list[str]:
+    """Sentences that hold for this set-up, the ones about its verdict first."""
+    said = [PREALLOCATED] if found.verdict == "fits" else [OFFLOAD]
+    return [
+        *said,
+        *_of_ranks(found),
+        *_of_layers(found),
+        *_of_heads(found),
+        *_of_precision(found),
+        NOT_MONOTONIC,
+    ]
+
+
+def _of_ranks(found: Fit) -> Iterator[str]:
+    tp = found.settings.tensor_parallel_size
+    if tp == 1:
+        return
+    yield f"Figures are per GPU of {tp}; the one with the least memory sets the blocks of all."
+    attention = found.model.attention
+    if isinstance(attention, MlaAttention):
+        yield (
+            f"The latent cache is not divided by tensor parallelism: each of the {tp} GPUs holds"
+            " all of it."
+        )
+    elif attention.kv_heads < tp:
+        yield (
+            f"The {attention.kv_heads} KV heads are replicated over {tp} GPUs: more than"
+            f" {attention.kv_heads} do not shrink a token's KV."
+        )
+
+
+def _of_layers(found: Fit) -> Iterator[str]:
+    """Layers that do not keep every token, and what makes their groups equal."""
+    layers = {"full": 0, "sliding": 0, "chunked": 0, "state": 0}
+    for group in found.model.groups:
+        if group.kind in layers:
+            layers[group.kind] += group.layers
+    every = sum(layers.values())
+    if layers["full"] == every:
+        return
+    kept = [f"{layers['full']} of {every} layers keep every token"]
+    if layers["sliding"] or layers["chunked"]:
+        kept.append(f"{layers['sliding'] + layers['chunked']} a window or chunk")
+    if layers["state"]:
+        kept.append(f"{layers['state']} one state per request whatever its length")
+    yield f"Only {', '.join(kept)}: no single number of bytes per token holds."
+    groups = found.layout.groups
+    if groups.padding_layers:
+        share = groups.padding_layers / (groups.num_groups * groups.layers)
+        yield (
+            f"Groups of {groups.layers} layers are filled up with {groups.padding_layers} layers"
+            f" that hold nothing: {100 * share:.0f} % of the pool."
+        )
+
+
+def _of_heads(found: Fit) -> Iterator[str]:
+    model, attention = found.model, found.model.attention
+    real = kv_bytes_per_token(model)
+    factor = naive_kv_bytes_per_token(model) / real if real else 1.0
+    if factor < _NAIVE_FACTOR:
+        return
+    cached = "Only a latent vector is cached"
+    if isinstance(attention, GqaAttention):
+        cached = f"Only {attention.kv_heads} of {attention.heads} heads are cached"
+    yield f"{cached}: formulas that charge every head give {factor:.1f} times as much."
+
+
+def _of_precision(found: Fit) -> Iterator[str]:
+    """Quantised weights beside a cache of full precision."""
+    model, flags = found.model, found.settings
+    bits = 8 * DTYPE_BYTES[model.expert_dtype]
+    if bits < 8 * model.kv_dtype_bytes and flags.kv_cache_dtype == "auto":
+        yield (
+            f"Quantised weights ({model.expert_dtype}) do not shrink the KV: it keeps"
+            f" {8 * model.kv_dtype_bytes} bits per element unless kv_cache_dtype changes that."
+        )
