@@ -12,6 +12,7 @@ import typer
 from kvsim.cli.console import print_json, stdout_console
 from kvsim.cli.fit_log import show_log
 from kvsim.cli.fit_model import fit_model
+from kvsim.cli.fit_other import show_other
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,6 +56,20 @@ WhatIf = Annotated[
 ]
 
 
+CacheType = Annotated[str, typer.Option(help="auto or fp8.")]
+BlockTokens = Annotated[int, typer.Option(help="Tokens of a block.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Show every formula.")]
+AsYaml = Annotated[
+    bool, typer.Option("--yaml", help="Print a file for `vllm serve --config` instead.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+ServerName = Annotated[
+    str, typer.Option("--server", help="vllm, sglang or tensorrt-llm: whose rules hold.")
+]
+Fraction = Annotated[
+    float | None,
+    typer.Option(help="sglang's mem_fraction_static, tensorrt-llm's free_gpu_memory_fraction."),
+]
 Rps = Annotated[float | None, typer.Option(help="Requests per second that arrive.")]
 Prompt = Annotated[int | None, typer.Option(help="Prompt tokens of each, with --rps.")]
 Output = Annotated[int | None, typer.Option(help="Output tokens of each, with --rps.")]
@@ -69,19 +84,19 @@ def fit_command(
     gpu_memory_utilization: Share = None,
     max_num_seqs: Seqs = None,
     max_num_batched_tokens: Batched = None,
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
-    block_size: Annotated[int, typer.Option(help="Tokens of a block.")] = 16,
+    kv_cache_dtype: CacheType = "auto",
+    block_size: BlockTokens = 16,
     version: Version = None,
     measured: Measured = None,
     what_if: WhatIf = None,
+    server: ServerName = "vllm",
+    fraction: Fraction = None,
     rps: Rps = None,
     prompt_tokens: Prompt = None,
     output_tokens: Output = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show every formula.")] = False,
-    as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print a file for `vllm serve --config` instead.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    explain: Explain = False,
+    as_yaml: AsYaml = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a vLLM server would do at start-up: memory, blocks, concurrency, verdict."""
     from kvsim.planning.fit import FitSettings
@@ -106,6 +121,9 @@ def fit_command(
             "block_size": block_size,
         },
     )
+    if server != "vllm":
+        show_other(server, model, gpu, given, fraction, as_json=as_json)
+        return
     columns, ways, pasted = _answer(model, gpu, given, version, what_if or [])
     command = pasted.line
     first = next(iter(columns.values()))
@@ -268,7 +286,7 @@ def _print_table(
     from rich.text import Text
 
     from kvsim.planning.document import lines
-    from kvsim.planning.explain import explained, refusal_sentence
+    from kvsim.planning.explain import explained, refusal_sentence, room_sentence
     from kvsim.planning.load_text import load_sentences
 
     console = stdout_console()
@@ -281,9 +299,9 @@ def _print_table(
         table.add_row(line.label, *line.cells)
     console.print(table)
     console.print("In parentheses: 80 % intervals of what is estimated before a start.")
-    refusal = refusal_sentence(found)
-    if refusal is not None:
-        console.print(Text(refusal), soft_wrap=True)
+    for said in (refusal_sentence(found), room_sentence(found)):
+        if said is not None:
+            console.print(Text(said), soft_wrap=True)
     for number, way in enumerate(ways, 1):
         console.print(f"way out {number}: {way.what}", highlight=False)
     if found.verdict != "fits" and not ways:
