@@ -260,6 +260,7 @@ def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
 def _print_json(
     columns: dict[str, Fit], ways: list[Way], command: str, load: Bounds | float | None
 ) -> None:
+    from kvsim.planning.advice import advice
     from kvsim.planning.document import document
     from kvsim.planning.load_text import load_document
 
@@ -269,6 +270,7 @@ def _print_json(
             **document(base[1], ways, command=command),
             "what_if": {name: document(one) for name, one in others},
             "load": load_document(load),
+            "notes": advice(base[1]),
         }
     )
 
@@ -285,6 +287,7 @@ def _print_table(
     from rich.table import Table
     from rich.text import Text
 
+    from kvsim.planning.advice import advice
     from kvsim.planning.document import lines
     from kvsim.planning.explain import explained, refusal_sentence, room_sentence
     from kvsim.planning.load_text import load_sentences
@@ -308,6 +311,8 @@ def _print_table(
         console.print("way out: a GPU with more memory, or a smaller model")
     for sentence in [] if load is None else load_sentences(load):
         console.print(Text(sentence), soft_wrap=True)
+    for sentence in advice(found):
+        console.print(Text(sentence), style="dim", soft_wrap=True)
     console.print(Text(command), soft_wrap=True)
     if explain:
         for text in explained(found):

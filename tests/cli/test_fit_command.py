@@ -167,6 +167,16 @@ def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
     assert "512 blocks * 2,097,152 B, 16 tokens of 32 layers = 1.00 GiB" in found.out
 
 
+def test_what_is_often_misread_is_said(kvsim: Command) -> None:
+    """Of a set-up that does not fit: offloading is no way out. Of grouped heads: what they save."""
+    answer = json.loads(kvsim("fit", "llama-3-70b", "--gpu", "h100", "--json").out)
+    notes = " ".join(answer["notes"])
+    assert "does not lift the limit of one request" in notes
+    assert "Only 8 of 64 heads are cached" in notes
+    shown = " ".join(kvsim("fit", "llama-3-70b", "--gpu", "h100").out.split())
+    assert answer["notes"][0] in shown
+
+
 def test_a_refusal_is_said_in_the_servers_figures(kvsim: Command) -> None:
     """What is needed, what is there, what would fit: the same numbers as in the document."""
     arguments = ("fit", "llama-3.1-8b", "--gpu", "rtx4090")
