@@ -16,10 +16,10 @@ from kvsim.catalog.model import Model
 PADDED_EXPERT_ELEMENTS = 256
 """The kernels for mxfp4 experts want the intermediate elements of each GPU in such steps."""
 LARGE_MOE_EXPERTS = 64
-SORTING_SAMPLER_FACTOR = 9.58
-"""float32 copies of the logits while top-k and top-p sort them."""
-TRITON_SAMPLER_FACTOR = 4.6
-"""The same without sorting."""
+SORTING_SAMPLER_FACTOR = 9.57
+"""float32 copies of the logits while top-k and top-p sort them, up to 0.15."""
+UNSORTED_SAMPLER_FACTOR = 4.6
+"""The same from 0.16 on, of what start-ups leave of their budget."""
 
 
 class Interval(NamedTuple):
@@ -31,12 +31,12 @@ class Interval(NamedTuple):
 
 
 NON_TORCH_GIB: Mapping[int, Interval] = {
-    1: Interval(0.02, 0.1, 0.35),
+    1: Interval(0.015, 0.09, 0.35),
     2: Interval(0.25, 0.55, 1.4),
     4: Interval(0.2, 0.8, 1.4),
     8: Interval(0.4, 1.2, 2.1),
 }
-DENSE_GRAPHS_GIB = Interval(0.2, 0.7, 1.3)
+DENSE_GRAPHS_GIB = Interval(0.12, 0.9, 1.5)
 LARGE_MOE_GRAPHS_GIB = Interval(2.3, 3.0, 3.5)
 
 
@@ -46,11 +46,11 @@ class StartRules:
 
     sampler: Interval
     """float32 copies of `max_num_seqs * vocab` logits at the sampling peak."""
-    peak_error: tuple[float, float] = (0.04, 0.07)
+    peak_error: tuple[float, float] = (0.1, 0.07)
     """Fractions of the activation peak below and above it, beside those of the sampler."""
     samples: bool = True
     """Whether the profiling step ends with sampling: not where v0 prefills in chunks."""
-    weights_error: tuple[float, float] = (0.0025, 0.025)
+    weights_error: tuple[float, float] = (0.0, 0.03)
     """Fractions below and above the weights by shape: buffers and padding come on top."""
     non_torch_gib: Mapping[int, Interval] = field(default_factory=lambda: NON_TORCH_GIB)
     """By tensor parallel size: CUDA context, communication."""
@@ -60,9 +60,9 @@ class StartRules:
     large_moe_graphs_gib: Interval = LARGE_MOE_GRAPHS_GIB
 
 
-SORTED = StartRules(Interval(9.4, SORTING_SAMPLER_FACTOR, 9.8))
+SORTED = StartRules(Interval(7.3, SORTING_SAMPLER_FACTOR, 10.2))
 """vLLM 0.6.4 to 0.15."""
-UNSORTED = StartRules(Interval(2.4, TRITON_SAMPLER_FACTOR, 8.3))
+UNSORTED = StartRules(Interval(1.5, UNSORTED_SAMPLER_FACTOR, 8.3))
 """vLLM 0.16 and later."""
 BY_FREE_MEMORY = replace(SORTED, peak_error=(0.6, 4.0))
 """vLLM 0.6.3 and earlier take what disappeared from the free memory, unused cache included."""

@@ -140,7 +140,7 @@ def fitted(start_ups: Sequence[StartUp]) -> Callable[[StartRules], StartRules]:
     dense = [one for one in start_ups if one.model.moe is None]
     graphs = _interval(SORTED.dense_graphs_gib, _values(dense, "cuda_graphs"))
     weights = _fractions(SORTED.weights_error, _ratios(start_ups, "weights"))
-    peaks = _fractions(SORTED.peak_error, _ratios(start_ups, "activation_peak"))
+    peaks = _fractions(SORTED.peak_error, _ratios(plain, "activation_peak"))
 
     def changed(rules: StartRules) -> StartRules:
         return replace(
@@ -190,7 +190,7 @@ def _ratios(start_ups: Iterable[StartUp], term: str) -> list[float]:
     """Printed over estimated with the shipped constants."""
     ratios = []
     for one in start_ups:
-        if term in one.reported and one.settings.tensor_parallel_size == 1:
+        if term in one.reported:
             found = fit(one.model, one.gpu, one.settings, release=one.release)
             estimate = getattr(found.budget, term).bytes / GIB
             ratios.append(one.reported[term] / estimate)
@@ -213,7 +213,10 @@ def _left_factors(start_ups: Iterable[StartUp]) -> list[float]:
     """The same from 0.16 on, of what the other terms leave of the budget: no peak is printed."""
     found = []
     for one in start_ups:
-        if one.release.rules.sampler != UNSORTED.sampler or "kv_pool" not in one.reported:
+        few = one.settings.tensor_parallel_size <= 2  # more GPUs: what they exchange is unknown
+        if one.release.rules.sampler != UNSORTED.sampler or not few:
+            continue
+        if "kv_pool" not in one.reported:
             continue
         budget = fit(one.model, one.gpu, one.settings, release=one.release).budget
         left = budget.budget.bytes / GIB - one.reported["kv_pool"]
@@ -266,6 +269,9 @@ class Accuracy:
     inside: Mapping[str, tuple[int, int]]
     """Values in their interval and all values, by term."""
     false_fits: tuple[str, ...]
+    """Refused, and promised to fit."""
+    false_refusals: tuple[str, ...]
+    """Started, and said not to fit."""
 
     @property
     def coverage(self) -> float:
@@ -288,4 +294,9 @@ def accuracy(rows: Sequence[Row]) -> Accuracy:
         weights_median=median(abs(one.error) / one.reported for one in weights),
         inside=inside,
         false_fits=tuple(row.start_up.name for row in rows if row.false_fit),
+        false_refusals=tuple(
+            row.start_up.name
+            for row in rows
+            if not row.start_up.refused and row.fit.verdict == "does not fit"
+        ),
     )

@@ -28,7 +28,7 @@ def _streams(log: StartupLog) -> int:
     """Sequences with cells of their own: all, unless the cache is unified."""
     unified = log.settings.get("kv_unified")
     if unified is not None and unified.value is False:
-        return whole(log, "n_seq_max", 1)
+        return max(1, whole(log, "n_seq_max", 1))
     own, context = (number(log.settings.get(name)) for name in ("n_ctx_seq", "n_ctx"))
     if own is None or context is None or not own[0]:
         return 1

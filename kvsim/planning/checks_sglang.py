@@ -46,10 +46,10 @@ def _share(log: StartupLog, notes: list[str]) -> Iterator[Check]:
         return
     own = log.of_worker(size.worker)
     after, weights = (number(own.get(name)) for name in ("free_after_weights_gib", "weights_gib"))
-    if share is None or after is None or weights is None:
+    if share is None or after is None or weights is None or not 0 < share[0] < 1:
         notes.append(
-            "the log does not print mem_fraction_static and the free memory around the load of the"
-            " weights: how the pool's size follows from them is not checked"
+            "the log does not print both mem_fraction_static and the free memory around the load of"
+            " the weights: how the pool's size follows from them is not checked"
         )
         return
     for name, why in (("max_total_tokens", "a cap"), ("speculative_config", "a draft model")):

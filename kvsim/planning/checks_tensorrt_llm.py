@@ -106,7 +106,7 @@ def _available(log: StartupLog, token_bytes: int, source: str) -> Iterator[Check
     """
     tokens, pool = log.figures.get("kv_tokens"), number(log.figures.get("available_kv_gib"))
     size, cap = whole(log, "block_size", 0), number(log.settings.get("max_tokens"))
-    if tokens is None or pool is None or size < 1:
+    if tokens is None or pool is None or size < 1 or token_bytes < 1:
         return
     block_bytes = size * token_bytes
     low = int((pool[0] - pool[1]) * GIB) // block_bytes * size

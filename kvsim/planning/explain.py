@@ -35,6 +35,17 @@ def refusal_sentence(found: Fit) -> str | None:
     )
 
 
+def room_sentence(found: Fit) -> str | None:
+    """What may run out of memory after the pool is sized; None where enough is left."""
+    if found.on_top_bytes <= found.spare_bytes:
+        return None
+    needed, left = map(printed_gib, (found.on_top_bytes, found.spare_bytes))
+    return (
+        f"outside the budget {left} GiB are left, CUDA graphs and communication may take {needed}:"
+        " a start may run out of memory; lower gpu_memory_utilization"
+    )
+
+
 def _term(found: Fit, term: Term) -> str:
     flags, model = found.settings, found.model
     given = {

@@ -81,10 +81,29 @@ class Fit:
 
     @property
     def verdict(self) -> Verdict:
-        """Too close to call where the two ends of the interval disagree."""
-        if self.start_low.refusal is None:
-            return "fits"
-        return "does not fit" if self.start_high.refusal is not None else "too close to call"
+        """Too close to call where the two ends of the interval disagree.
+
+        Or where what comes after the pool is sized may find no memory left.
+        """
+        if self.start_high.refusal is not None:
+            return "does not fit"
+        sure = self.start_low.refusal is None and self.on_top_bytes <= self.spare_bytes
+        return "fits" if sure else "too close to call"
+
+    @property
+    def spare_bytes(self) -> int:
+        """Memory outside the budget."""
+        return self.budget.total.bytes - self.budget.budget.bytes
+
+    @property
+    def on_top_bytes(self) -> int:
+        """What a server may take outside its budget after it has sized the pool.
+
+        CUDA graphs, where they are not within the budget, or the most that communication and
+        context were seen to take: these grow after the profile.
+        """
+        graphs = 0 if self.release.graphs_in_budget else self.budget.cuda_graphs.bytes
+        return max(graphs, self.budget.non_torch.high)
 
     @property
     def margin_bytes(self) -> int:

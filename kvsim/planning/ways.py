@@ -58,7 +58,11 @@ Change = tuple[str, FitSettings]
 
 def _singles(found: Fit, given: FitSettings) -> Iterator[Change]:
     flags = found.settings
-    if flags.gpu_memory_utilization < SAFE_UTILIZATION:
+    if found.on_top_bytes > found.spare_bytes:
+        share = 1 - found.on_top_bytes / found.budget.total.bytes
+        lower = max(int(100 * share), 1) / 100
+        yield f"gpu_memory_utilization {lower:g}", replace(given, gpu_memory_utilization=lower)
+    elif flags.gpu_memory_utilization < SAFE_UTILIZATION:
         yield (
             f"gpu_memory_utilization {SAFE_UTILIZATION:g}",
             replace(given, gpu_memory_utilization=SAFE_UTILIZATION),

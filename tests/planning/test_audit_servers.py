@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvsim.catalog import Model, get_model
+from kvsim.errors import InputError
 from kvsim.planning.audit import Audit, audit
 from kvsim.startup_logs import read_startup_log
 from tests.cli.conftest import Command, kvsim
@@ -135,8 +139,9 @@ def test_the_pool_follows_from_the_free_memory_around_the_weights() -> None:
     good = sglang(after=63.95, tokens=446_218, size=54.47)
     assert [check.what for check in good.checks] == ["kv_size_gib"]
     assert disagreeing(good) == set()
-    wrong = sglang(after=63.95, tokens=446_218, size=54.51)
-    assert disagreeing(wrong) == {"kv_size_gib"}
+    for size in (54.44, 54.51):
+        wrong = sglang(after=63.95, tokens=446_218, size=size)
+        assert disagreeing(wrong) == {"kv_size_gib"}
     hybrid = sglang(after=63.95, tokens=446_218, size=48.01, states=True)
     assert disagreeing(hybrid) == set()
     assert hybrid.checks[0].how.endswith("- state")
@@ -159,6 +164,14 @@ def test_sglang_pools_of_windows_and_drafts_are_told_apart() -> None:
     assert not size.agrees  # the sizes in that log are made up
     tokens = SGLANG["0.5: a draft's pool behind the target's"]
     assert disagreeing(audited(tokens[0].splitlines())) == set()
+
+
+def test_the_tokens_of_both_lines_are_the_same() -> None:
+    """max_total_num_tokens is what the pool holds."""
+    text = SGLANG["0.4.4: a dense model"][0]
+    assert "kv_tokens" not in disagreeing(audited(text.splitlines()))
+    other = text.replace("max_total_num_tokens=367404", "max_total_num_tokens=367405")
+    assert "kv_tokens" in disagreeing(audited(other.splitlines()))
 
 
 def test_sglang_says_what_it_cannot_check() -> None:
@@ -212,6 +225,8 @@ def test_tensorrt_llm_bytes_of_a_token_are_the_models_on_some_gpus() -> None:
     uncapped = [line for line in lines if "max_tokens are set" not in line]
     fewer = audited(changed(uncapped, "(33984)", "(33920)"))
     assert disagreeing(fewer) >= {"kv_tokens"}  # 4.67 GiB would hold more
+    capped = changed(changed(lines, "(33984)", "(8192)"), "Allocated 4.67", "Allocated 1.12")
+    assert disagreeing(audited(capped)) == set()
 
 
 def test_tensorrt_llm_blocks_of_several_windows_are_not_checked() -> None:
@@ -246,6 +261,49 @@ def test_llama_cpp_buffers_windows_and_states_are_checked() -> None:
     assert disagreeing(hybrid) == set()
     fewer = states.replace("598.50", "598.25").splitlines()
     assert disagreeing(audited(fewer, get_model("qwen3.5-27b"))) == {"state_gib"}
+
+
+GPT_OSS_POOLS = """\
+llama_context: n_seq_max     = {sequences}
+llama_context: n_ctx         = {context}
+llama_context: n_ubatch      = 512
+llama_context: kv_unified    = {unified}
+llama_kv_cache_iswa: creating non-SWA KV cache, size = {cells} cells
+llama_kv_cache: size = {full:.2f} MiB ({cells:6d} cells,  12 layers,  {seqs} seqs), K (f16): 0 MiB, V (f16): 0 MiB
+llama_kv_cache_iswa: creating     SWA KV cache, size = {window} cells
+llama_kv_cache: size = {swa:.2f} MiB ({window:6d} cells,  12 layers,  {seqs} seqs), K (f16): 0 MiB, V (f16): 0 MiB
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("context", "unified", "cells", "window"),
+    [
+        (131_072, "true", 131_072, 1024),  # 4 windows of 128, and 512
+        (131_072, "true", 131_072, 131_072),  # --swa-full
+        (4100, "false", 1280, 768),  # 1,025 each, padded
+    ],
+)
+def test_llama_cpp_streams_have_their_own_cells_unless_unified(
+    context: int, unified: str, cells: int, window: int
+) -> None:
+    """Four sequences of gpt-oss-20b; 24,576 bytes per cell of each kind of layers."""
+    streams = 4 if unified == "false" else 1
+
+    def log(window: int) -> list[str]:
+        return GPT_OSS_POOLS.format(
+            sequences=4,
+            context=context,
+            unified=unified,
+            cells=cells,
+            full=cells * streams * 24_576 / 2**20,
+            window=window,
+            swa=window * streams * 24_576 / 2**20,
+            seqs=f"4/{streams}",
+        ).splitlines()
+
+    model = get_model("gpt-oss-20b")
+    assert disagreeing(audited(log(window), model)) == set()
+    assert disagreeing(audited(log(window + 256), model)) == {"kv_swa_tokens"}
 
 
 def test_llama_cpp_says_what_it_cannot_check() -> None:
@@ -285,3 +343,30 @@ def test_the_command_checks_logs_of_other_servers(kvsim: Command, tmp_path: Path
     shown = kvsim("fit", model.name, "--from-log", str(path))
     assert "agrees with" in shown.out
     assert "fraction" in shown.out
+
+
+EVERY_LOG = [case[0] for cases in (SGLANG, TENSORRT, LLAMA) for case in cases.values()] + [
+    "\n".join(rendered(log)) for log in MODELS
+]
+NUMBERS = re.compile(r"(?<![0-9.])[0-9]+(?:\.[0-9]+)?")
+
+
+@given(
+    st.sampled_from(EVERY_LOG),
+    st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["0", "1", "9" * 17, "-3", "0.0"]))),
+    st.sampled_from([None, "gpt-oss-20b", "deepseek-v3", "qwen3.5-27b", "llama-3.1-8b"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_number_in_a_log_breaks_the_audit(
+    text: str, changes: list[tuple[int, str]], model: str | None
+) -> None:
+    """A log without figures is refused; any other is audited."""
+    found = list(NUMBERS.finditer(text))
+    for index, number in sorted(changes, reverse=True):
+        if index < len(found):
+            text = text[: found[index].start()] + number + text[found[index].end() :]
+    try:
+        log = read_startup_log(text.splitlines())
+    except InputError:
+        return
+    assert audit(log, get_model(model) if model else None).notes
