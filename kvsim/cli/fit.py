@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.planning.ways import Way
 
 MAX_WHAT_IFS = 8
-_ALIASES = {"tp": "tensor_parallel_size"}
+_ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
 
 
 ModelName = Annotated[
@@ -36,6 +36,7 @@ FromLog = Annotated[
     typer.Option(help="Check a start-up log instead; MODEL says which model, if the log does not."),
 ]
 Gpus = Annotated[int, typer.Option("--tp", help="GPUs that share the model.")]
+Stages = Annotated[int, typer.Option("--pp", help="Pipeline stages, each of --tp GPUs.")]
 Length = Annotated[
     int | None, typer.Option(help="Tokens of the longest request; left out, the model's.")
 ]
@@ -80,6 +81,7 @@ def fit_command(
     gpu: GpuName = None,
     from_log: FromLog = None,
     tp: Gpus = 1,
+    pp: Stages = 1,
     max_model_len: Length = None,
     gpu_memory_utilization: Share = None,
     max_num_seqs: Seqs = None,
@@ -104,15 +106,12 @@ def fit_command(
     if from_log is not None:
         show_log(str(from_log), fit_model(model)[0] if model else None, as_json=as_json)
         return
-    if model is None or gpu is None:
-        missing = "MODEL" if model is None else "--gpu"
-        raise InputError(
-            "is missing", where=missing, fix="Give a model and --gpu, or --from-log FILE"
-        )
+    model, gpu = _named(model, gpu)
     given = _changed(
         FitSettings(measured_bytes=_measured(measured)),
         {
             "tensor_parallel_size": tp,
+            "pipeline_parallel_size": pp,
             "max_model_len": max_model_len,
             "gpu_memory_utilization": gpu_memory_utilization,
             "max_num_seqs": max_num_seqs,
@@ -136,6 +135,16 @@ def fit_command(
         _print_table(columns, ways, command, load, explain=explain)
 
 
+def _named(model: str | None, gpu: str | None) -> tuple[str, str]:
+    """Both; `InputError` where one is missing."""
+    if model is None or gpu is None:
+        missing = "MODEL" if model is None else "--gpu"
+        raise InputError(
+            "is missing", where=missing, fix="Give a model and --gpu, or --from-log FILE"
+        )
+    return model, gpu
+
+
 class _Pasted(NamedTuple):
     """The set-up, or its cheapest way out, for a server."""
 
@@ -149,7 +158,7 @@ def _answer(
     """The set-up and its variations by title, ways out of the first, and what to paste."""
     from kvsim.catalog import get_gpu
     from kvsim.planning.commands import serve_command, serve_yaml
-    from kvsim.planning.fit import fit
+    from kvsim.planning.pipeline import fit_whole
     from kvsim.planning.releases import LATEST, release_of
     from kvsim.planning.ways import ways_out
 
@@ -162,11 +171,12 @@ def _answer(
     shapes, served = fit_model(model)
     device = get_gpu(gpu)
     release = LATEST if version is None else release_of(version)
-    found = fit(shapes, device, given, release=release)
+    found = fit_whole(shapes, device, given, release=release)
     ways = ways_out(found, given)
-    columns = {f"{shapes.name}, {given.tensor_parallel_size} x {device.name}": found}
+    gpus = given.tensor_parallel_size * given.pipeline_parallel_size
+    columns = {f"{shapes.name}, {gpus} x {device.name}": found}
     for text in what_if:
-        columns[text[:60]] = fit(shapes, device, _what_if(given, text), release=release)
+        columns[text[:60]] = fit_whole(shapes, device, _what_if(given, text), release=release)
     chosen = ways[0].fit if ways else found
     pasted = _Pasted(serve_command(chosen, served), serve_yaml(chosen, served))
     return columns, ways, pasted

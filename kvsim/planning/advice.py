@@ -29,6 +29,7 @@ def advice(found: Fit) -> list[str]:
     said = [PREALLOCATED] if found.verdict == "fits" else [OFFLOAD]
     return [
         *said,
+        *(f"{text[0].upper()}{text[1:]}." for text in found.model.assumptions),
         *_of_ranks(found),
         *_of_layers(found),
         *_of_heads(found),
@@ -38,7 +39,12 @@ def advice(found: Fit) -> list[str]:
 
 
 def _of_ranks(found: Fit) -> Iterator[str]:
-    tp = found.settings.tensor_parallel_size
+    tp, stages = found.settings.tensor_parallel_size, found.settings.pipeline_parallel_size
+    if stages > 1:
+        yield (
+            f"Figures are those of the one of {stages} pipeline stages with the least room,"
+            f" {found.model.layers} of {found.whole.layers} layers; its blocks are those of all."
+        )
     if tp == 1:
         return
     yield f"Figures are per GPU of {tp}; the one with the least memory sets the blocks of all."

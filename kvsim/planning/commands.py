@@ -18,6 +18,8 @@ def flags_of(found: Fit) -> dict[str, int | float | str]:
         "max-num-seqs": flags.max_num_seqs,
         "max-num-batched-tokens": flags.max_num_batched_tokens,
     }
+    if flags.pipeline_parallel_size > 1:
+        named["pipeline-parallel-size"] = flags.pipeline_parallel_size
     if flags.kv_cache_dtype != "auto":
         named["kv-cache-dtype"] = flags.kv_cache_dtype
     if flags.block_size != 16:

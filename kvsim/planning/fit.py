@@ -31,6 +31,8 @@ class FitSettings:
     """A server's flags, spelled as vLLM's; None takes the release's default."""
 
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    """Stages; `fit` looks at one of them, `fit_pipeline` at all."""
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
     """Tokens; None: what the model's config says."""
@@ -49,6 +51,7 @@ class Resolved:
     """The flags with every default filled in."""
 
     tensor_parallel_size: int
+    pipeline_parallel_size: int
     gpu_memory_utilization: float
     max_model_len: int
     max_num_seqs: int
@@ -76,6 +79,8 @@ class Fit:
     start_low: Start
     start_high: Start
     """With the ends of the pool's 80 % interval."""
+    whole: Model
+    """The model without its division into pipeline stages."""
     naive_request_bytes: int
     """What the often quoted formula gives for one request of max_model_len, on all GPUs."""
 
@@ -170,6 +175,7 @@ def fit(
         start=start_with(pool.bytes),
         start_low=start_with(pool.low),
         start_high=start_with(pool.high),
+        whole=model,
         naive_request_bytes=naive,
     )
 
@@ -189,6 +195,7 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
     tokens = given.max_num_batched_tokens or _batched_tokens(release, large=large, length=length)
     flags = Resolved(
         tensor_parallel_size=given.tensor_parallel_size,
+        pipeline_parallel_size=given.pipeline_parallel_size,
         gpu_memory_utilization=given.gpu_memory_utilization or release.gpu_memory_utilization,
         max_model_len=length,
         max_num_seqs=seqs,

@@ -184,6 +184,12 @@ class _Steady:
 def _check(found: Fit, load: Load) -> None:
     if not 0 < load.rps <= MOST_RPS:
         raise InputError(f"must be above 0 and at most {MOST_RPS:g} requests/s", where="rps")
+    if found.settings.pipeline_parallel_size > 1:
+        raise InputError(
+            "the time of pipeline stages is not covered",
+            where="rps",
+            fix="Leave it out, or use tensor parallelism",
+        )
     if not found.start.num_blocks:
         raise InputError(
             "there is no KV memory to serve from", where="rps", fix="See the ways out first"

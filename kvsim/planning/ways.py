@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from kvsim.errors import InputError
-from kvsim.planning.fit import Fit, FitSettings, fit
+from kvsim.planning.fit import Fit, FitSettings
+from kvsim.planning.pipeline import fit_whole
 
 SAFE_UTILIZATION = 0.95
 """Higher shares leave too little for what else runs on the GPU."""
@@ -47,7 +48,7 @@ def ways_out(found: Fit, given: FitSettings, *, count: int = 3) -> list[Way]:
 
 def _tried(found: Fit, what: str, settings: FitSettings) -> Way | None:
     try:
-        changed = fit(found.model, found.gpu, settings, release=found.release)
+        changed = fit_whole(found.whole, found.gpu, settings, release=found.release)
     except InputError:
         return None
     return Way(what, settings, changed) if changed.verdict == "fits" else None

@@ -177,6 +177,18 @@ def test_what_is_often_misread_is_said(kvsim: Command) -> None:
     assert answer["notes"][0] in shown
 
 
+def test_an_encoder_that_is_left_out_is_said(kvsim: Command, tmp_path: Path) -> None:
+    """The language model of a file with several parts is not all that the server loads."""
+    whole = {"model_type": "qwen3_vl", "text_config": QWEN, "vision_config": {"depth": 27}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(whole))
+    answer = json.loads(kvsim("fit", str(path), "--gpu", "h100", "--json").out)
+    assert any("encoder of images or sound is left out" in note for note in answer["notes"])
+    path.write_text(json.dumps(QWEN))
+    plain = json.loads(kvsim("fit", str(path), "--gpu", "h100", "--json").out)
+    assert not any("encoder" in note for note in plain["notes"])
+
+
 def test_a_refusal_is_said_in_the_servers_figures(kvsim: Command) -> None:
     """What is needed, what is there, what would fit: the same numbers as in the document."""
     arguments = ("fit", "llama-3.1-8b", "--gpu", "rtx4090")

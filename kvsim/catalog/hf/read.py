@@ -24,6 +24,13 @@ from kvsim.errors import InputError
 KNOWN_TYPES = tuple(sorted({*FAMILIES, *ALIASES}))
 
 
+ENCODERS = ("vision_config", "audio_config", "vision_tower_config", "visual")
+ENCODER_LEFT_OUT = (
+    "the encoder of images or sound is left out: its weights, and the batch it is profiled with"
+    " (1 to 37 GiB in start-up logs), come on top"
+)
+
+
 def model_from_config(
     config: Mapping[str, Any],
     *,
@@ -52,6 +59,8 @@ def model_from_config(
         )
     fields, family = _adapted(fields, inner, family, kind)
     model = _model(fields, family, kind, name, quantization)
+    if any(isinstance(config.get(key), Mapping) for key in ENCODERS):
+        model = replace(model, assumptions=(*model.assumptions, ENCODER_LEFT_OUT))
     return model if index is None else with_checkpoint(model, index, source=source)
 
 
