@@ -37,13 +37,14 @@ from kvsim.catalog.registry import (
     list_gpus,
     list_models,
 )
-from kvsim.catalog.weights import active_parameters, parameters, weight_bytes
+from kvsim.catalog.weights import ExpertSplit, active_parameters, parameters, weight_bytes
 
 __all__ = [
     "GIB",
     "Budget",
     "CheckpointSize",
     "Engine",
+    "ExpertSplit",
     "Fact",
     "GatedDeltaNet",
     "Gpu",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvsim.catalog.gpu import GIB, Gpu
@@ -14,7 +14,7 @@ from kvsim.catalog.model import Model
 from kvsim.catalog.start_rules import StartRules
 from kvsim.catalog.start_terms import Size, terms_of_release
 from kvsim.catalog.start_terms import Term as Term
-from kvsim.catalog.weights import weight_bytes
+from kvsim.catalog.weights import ExpertSplit, weight_bytes
 from kvsim.errors import InputError
 
 SAMPLER_FACTOR = 9.66
@@ -52,7 +52,8 @@ class Budget:
     """Per GPU; every GPU of a tensor parallel group has the same.
 
     `kv_pool = budget - weights - activation_peak - non_torch`, less `cuda_graphs` when they are
-    counted inside the budget. The interval of the pool adds the terms' intervals in quadrature.
+    counted inside the budget, less what else is loaded (`further`). The interval of the pool
+    adds the terms' intervals in quadrature.
     """
 
     total: Term
@@ -67,6 +68,8 @@ class Budget:
     """Blocks the engine allocates; vLLM v1 keeps one of them as its null block."""
     num_blocks_low: int
     num_blocks_high: int
+    further: tuple[Term, ...] = ()
+    """What is loaded beside the model: adapters, a draft."""
 
     def terms(self) -> tuple[Term, ...]:
         """The lines in the order of the subtraction."""
@@ -74,6 +77,7 @@ class Budget:
             self.total,
             self.budget,
             self.weights,
+            *self.further,
             self.activation_peak,
             self.non_torch,
             self.cuda_graphs,
@@ -131,6 +135,9 @@ def estimate_budget(
     layer_groups: GroupingRule = "max_if_close",
     measured: Mapping[str, int] | None = None,
     rules: StartRules | None = None,
+    experts: ExpertSplit | None = None,
+    further: Sequence[Term] = (),
+    cached: Model | None = None,
 ) -> Budget:
     """The same where nothing may be left: the pool can be negative, and there are 0 blocks then.
 
@@ -139,26 +146,27 @@ def estimate_budget(
     state needs them. `cuda_graphs_in_budget` is False for vLLM up to 0.20, whose graphs come on top
     of the budget, True for 0.21 and later. `measured` replaces terms by known bytes: `total`,
     `weights`, `activation_peak`, `non_torch`, `cuda_graphs`. `rules` are the constants of the
-    server's release; without them, those of the shipped scenarios.
+    server's release; without them, those of the shipped scenarios. `experts` divides routed
+    experts otherwise than over tp, `further` are terms loaded beside the model, `cached` is the
+    model with the layers of a draft, where the pool holds those too.
     """
     _check_limits(gpu_memory_utilization, block_size, max_num_batched_tokens, max_num_seqs)
     known = _Measured(measured or {})
     total = known.or_estimated(_total(gpu))
     budget = _budget(total, gpu_memory_utilization)
-    size = Size(tp, max_num_batched_tokens, max_num_seqs)
+    size = Size(tp, max_num_batched_tokens, max_num_seqs, experts)
     terms = (
         _terms(model, size, cuda_graphs_in_budget)
         if rules is None
         else terms_of_release(model, gpu, rules, size, graphs_in_budget=cuda_graphs_in_budget)
     )
     weights, activations, non_torch, graphs = (known.or_estimated(term) for term in terms)
-    spent = [weights, activations, non_torch, *([graphs] if cuda_graphs_in_budget else [])]
-    pool = _pool(budget, spent)
-    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
-    token_bytes = kv_bytes_per_group_token(
-        model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
+    spent = [weights, *further, activations, non_torch]
+    pool = _pool(budget, [*spent, *([graphs] if cuda_graphs_in_budget else [])])
+    groups = kv_groups(cached or model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
+    block_bytes = groups.block_tokens(block_size) * kv_bytes_per_group_token(
+        cached or model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
     )
-    block_bytes = groups.block_tokens(block_size) * token_bytes
     return Budget(
         total=total,
         budget=budget,
@@ -171,6 +179,7 @@ def estimate_budget(
         num_blocks=max(0, pool.bytes // block_bytes),
         num_blocks_low=max(0, pool.low // block_bytes),
         num_blocks_high=max(0, pool.high // block_bytes),
+        further=tuple(further),
     )
 
 
@@ -208,7 +217,7 @@ def _check_limits(utilization: float, block_size: int, batched_tokens: int, seqs
 def _terms(model: Model, size: Size, graphs_in_budget: bool) -> tuple[Term, ...]:
     """Weights, activation peak, non-torch memory and CUDA graphs."""
     return (
-        _weights(model, size.tp),
+        _weights(model, size.tp, size.experts),
         _activations(model, size.tp, size.batched_tokens, size.seqs),
         _non_torch(size.tp),
         _cuda_graphs(model, graphs_in_budget),
@@ -240,8 +249,8 @@ def _budget(total: Term, utilization: float) -> Term:
     )
 
 
-def _weights(model: Model, tp: int) -> Term:
-    size = weight_bytes(model, tp=tp)
+def _weights(model: Model, tp: int, experts: ExpertSplit | None) -> Term:
+    size = weight_bytes(model, tp=tp, experts=experts)
     return Term(
         "weights",
         size,

@@ -15,7 +15,7 @@ from kvsim.catalog.start_rules import (
     non_torch_gib,
     stored_model,
 )
-from kvsim.catalog.weights import weight_bytes
+from kvsim.catalog.weights import ExpertSplit, weight_bytes
 
 SOURCE = "start-up logs of vLLM (docs/accuracy.md)"
 
@@ -38,6 +38,7 @@ class Size(NamedTuple):
     tp: int
     batched_tokens: int
     seqs: int
+    experts: ExpertSplit | None = None
 
 
 def terms_of_release(
@@ -45,22 +46,28 @@ def terms_of_release(
 ) -> tuple[Term, ...]:
     """Weights, activation peak, non-torch memory and CUDA graphs, in bytes per GPU."""
     return (
-        _weights(model, rules, size.tp),
+        _weights(model, rules, size),
         _activations(model, rules, size),
-        _non_torch(gpu, rules, size.tp),
+        _non_torch(gpu, rules, _talking(model, size)),
         _cuda_graphs(model, rules, graphs_in_budget),
     )
 
 
-def _weights(model: Model, rules: StartRules, tp: int) -> Term:
-    size = weight_bytes(stored_model(model, tp), tp=tp)
+def _weights(model: Model, rules: StartRules, shape: Size) -> Term:
+    tp, split = shape.tp, shape.experts
+    stored = stored_model(model, tp if split is None else 1 if split.whole else split.gpus)
+    size = weight_bytes(stored, tp=tp, experts=split)
+    formula = f"parameters by shape on one of {tp} GPUs, matrices in {model.weight_dtype}"
+    if model.moe is not None and split is not None:
+        kind = "whole experts" if split.whole else "a part of every expert"
+        formula += f", {kind} of {model.moe.experts} over {split.gpus} GPUs"
     below, above = rules.weights_error
     return Term(
         "weights",
         size,
         round(size * (1 - below)),
         round(size * (1 + above)),
-        formula=f"parameters by shape on one of {tp} GPUs, matrices in {model.weight_dtype}",
+        formula=formula,
         source=model.source,
     )
 
@@ -87,9 +94,16 @@ def _activations(model: Model, rules: StartRules, size: Size) -> Term:
     )
 
 
-def _non_torch(gpu: Gpu, rules: StartRules, tp: int) -> Term:
-    seen = non_torch_gib(rules, gpu, tp)
-    formula = f"{seen.low:g}..{seen.high:g} GiB seen at tensor parallel size {tp}"
+def _talking(model: Model, size: Size) -> int:
+    """GPUs of the largest group that exchanges tensors: replicas do where they share experts."""
+    if model.moe is None or size.experts is None:
+        return size.tp
+    return size.experts.gpus
+
+
+def _non_torch(gpu: Gpu, rules: StartRules, gpus: int) -> Term:
+    seen = non_torch_gib(rules, gpu, gpus)
+    formula = f"{seen.low:g}..{seen.high:g} GiB seen at tensor parallel size {gpus}"
     return _seen("non_torch", seen, formula)
 
 

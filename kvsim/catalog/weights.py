@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kvsim.catalog.model import Model
 
 VECTOR_BYTES = 2
 """Embeddings, norms, biases and the router stay in 16 bits when the matrices are quantized."""
+
+
+class ExpertSplit(NamedTuple):
+    """How routed experts are divided, where not over the tensor parallel group alone."""
+
+    gpus: int
+    """GPUs that share them: those of all data parallel replicas."""
+    whole: bool
+    """Whether a GPU has some of the experts whole (expert parallelism), or a part of each."""
 
 
 def mlp_matrices(
@@ -52,12 +63,14 @@ def expert_elements(model: Model, tp: int) -> tuple[int, int]:
     return sum(n * k for n, k in routed), sum(n * k for n, k in shared)
 
 
-def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
+def parameter_terms(
+    model: Model, *, tp: int = 1, experts: ExpertSplit | None = None
+) -> dict[str, int]:
     """Parameters on one GPU by part; with tp = 1 the model's.
 
     Matrices and embeddings are split over tp, norms and the router are replicated, KV projections
     are replicated when there are fewer KV heads than GPUs. The experts count whole, not only the
-    ones a token uses.
+    ones a token uses; `experts` says how routed ones are divided, by default over tp.
     """
     terms = dict.fromkeys(("attention", "mlp", "experts", "router"), 0)
     for group in model.groups:
@@ -71,7 +84,7 @@ def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
         if model.mlp_bias:
             dense += (2 if model.gated_mlp else 1) * width // tp + model.hidden
         terms["mlp"] += layers * dense
-    terms |= _moe_terms(model, tp)
+    terms |= _moe_terms(model, tp, experts or ExpertSplit(tp, whole=False))
     embedding = -(-model.vocab // tp) * model.hidden
     norm = model.hidden * (2 if model.norm_bias else 1)
     terms["norms"] = norm * (model.norms_per_layer * model.layers + 1)
@@ -82,16 +95,17 @@ def parameter_terms(model: Model, *, tp: int = 1) -> dict[str, int]:
     return terms
 
 
-def _moe_terms(model: Model, tp: int) -> dict[str, int]:
+def _moe_terms(model: Model, tp: int, split: ExpertSplit) -> dict[str, int]:
     moe = model.moe
     if moe is None:
         return {}
     count = moe_layers(model)
-    routed, shared = expert_elements(model, tp)
-    terms = {"experts": count * (moe.experts * routed + shared)}
+    own, ways = (-(-moe.experts // split.gpus), 1) if split.whole else (moe.experts, split.gpus)
+    routed, shared = expert_elements(model, ways)[0], expert_elements(model, tp)[1]
+    terms = {"experts": count * (own * routed + shared)}
     if moe.expert_bias:
-        up = (2 if model.gated_mlp else 1) * -(-moe.intermediate // tp)
-        terms["expert_biases"] = count * moe.experts * (up + model.hidden)
+        up = (2 if model.gated_mlp else 1) * -(-moe.intermediate // ways)
+        terms["expert_biases"] = count * own * (up + model.hidden)
     router = moe.experts * (model.hidden + moe.routing_bias) + model.hidden * moe.shared_gate
     terms["router"] = count * (router + 2 * moe.latent * model.hidden)
     return terms
@@ -121,21 +135,21 @@ def active_parameters(model: Model) -> int:
     return sum(active_parameter_terms(model).values())
 
 
-def weight_bytes(model: Model, *, tp: int = 1) -> int:
-    """Bytes of weights on one GPU.
+def weight_bytes(model: Model, *, tp: int = 1, experts: ExpertSplit | None = None) -> int:
+    """Bytes of weights on one GPU; `experts` as in `parameter_terms`.
 
     By shape, scales of block-quantized fp8 matrices left out (< 0.03 %). Where the size of the
     checkpoint is known, it takes the place of the bytes by shape, and its share on one of several
     GPUs is that of the bytes by shape.
     """
-    shape = _shape_bytes(model, tp)
+    shape = _shape_bytes(model, tp, experts)
     if model.checkpoint_bytes is None:
         return shape
-    return round(model.checkpoint_bytes * shape / _shape_bytes(model, 1))
+    return round(model.checkpoint_bytes * shape / _shape_bytes(model, 1, None))
 
 
-def _shape_bytes(model: Model, tp: int) -> int:
-    terms = parameter_terms(model, tp=tp)
+def _shape_bytes(model: Model, tp: int, experts: ExpertSplit | None) -> int:
+    terms = parameter_terms(model, tp=tp, experts=experts)
     matrices = terms.pop("attention") * model.attention_element_bytes
     matrices += terms.pop("mlp") * model.weight_element_bytes
     shared = moe_layers(model) * expert_elements(model, tp)[1]

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsim.cli.console import print_json, stdout_console
 from kvsim.cli.fit_log import show_log
 from kvsim.cli.fit_model import fit_model
+from kvsim.cli.fit_options import (
+    AsJson,
+    AsYaml,
+    Batched,
+    BlockTokens,
+    CacheType,
+    Dealt,
+    Draft,
+    ExpertParallel,
+    Explain,
+    Fraction,
+    FromLog,
+    GpuName,
+    Gpus,
+    Length,
+    LoraRank,
+    Loras,
+    Measured,
+    ModelName,
+    Output,
+    Prompt,
+    Replicas,
+    Rps,
+    Seqs,
+    ServerName,
+    Share,
+    Stages,
+    Version,
+    WhatIf,
+)
 from kvsim.cli.fit_other import show_other
 from kvsim.errors import InputError
 
@@ -21,59 +48,14 @@ if TYPE_CHECKING:
     from kvsim.planning.ways import Way
 
 MAX_WHAT_IFS = 8
-_ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
-
-
-ModelName = Annotated[
-    str | None,
-    typer.Argument(
-        help="A name `kvsim models` lists, a config.json or its folder, or - for stdin."
-    ),
-]
-GpuName = Annotated[str | None, typer.Option("--gpu", help="A name that `kvsim gpus` lists.")]
-FromLog = Annotated[
-    Path | None,
-    typer.Option(help="Check a start-up log instead; MODEL says which model, if the log does not."),
-]
-Gpus = Annotated[int, typer.Option("--tp", help="GPUs that share the model.")]
-Stages = Annotated[int, typer.Option("--pp", help="Pipeline stages, each of --tp GPUs.")]
-Length = Annotated[
-    int | None, typer.Option(help="Tokens of the longest request; left out, the model's.")
-]
-Share = Annotated[
-    float | None, typer.Option(help="Share of the memory; left out, the release's default.")
-]
-Seqs = Annotated[int | None, typer.Option(help="Sequences that run at once.")]
-Batched = Annotated[int | None, typer.Option(help="Tokens of one step, and of the profiling step.")]
-Version = Annotated[
-    str | None, typer.Option("--vllm", help="vLLM's version, e.g. 0.11; left out, the latest.")
-]
-Measured = Annotated[
-    str | None, typer.Option(help="Known terms in GiB, e.g. weights=14.99,non_torch=0.35.")
-]
-WhatIf = Annotated[
-    list[str] | None,
-    typer.Option(help="Another column: tp=8,kv_cache_dtype=fp8. May be given again."),
-]
-
-
-CacheType = Annotated[str, typer.Option(help="auto or fp8.")]
-BlockTokens = Annotated[int, typer.Option(help="Tokens of a block.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Show every formula.")]
-AsYaml = Annotated[
-    bool, typer.Option("--yaml", help="Print a file for `vllm serve --config` instead.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-ServerName = Annotated[
-    str, typer.Option("--server", help="vllm, sglang or tensorrt-llm: whose rules hold.")
-]
-Fraction = Annotated[
-    float | None,
-    typer.Option(help="sglang's mem_fraction_static, tensorrt-llm's free_gpu_memory_fraction."),
-]
-Rps = Annotated[float | None, typer.Option(help="Requests per second that arrive.")]
-Prompt = Annotated[int | None, typer.Option(help="Prompt tokens of each, with --rps.")]
-Output = Annotated[int | None, typer.Option(help="Output tokens of each, with --rps.")]
+_ALIASES = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "dcp": "decode_context_parallel_size",
+}
+_WORDS = {"kv_cache_dtype": ("auto", "fp8"), "speculative": ("ngram", "eagle", "mtp")}
+_SWITCHES = ("enable_expert_parallel", "fully_sharded_loras", "enable_prefix_caching")
 
 
 def fit_command(
@@ -88,6 +70,12 @@ def fit_command(
     max_num_batched_tokens: Batched = None,
     kv_cache_dtype: CacheType = "auto",
     block_size: BlockTokens = 16,
+    dp: Replicas = 1,
+    enable_expert_parallel: ExpertParallel = False,
+    dcp: Dealt = 1,
+    max_loras: Loras = 0,
+    max_lora_rank: LoraRank = 16,
+    speculative: Draft = None,
     version: Version = None,
     measured: Measured = None,
     what_if: WhatIf = None,
@@ -101,14 +89,12 @@ def fit_command(
     as_json: AsJson = False,
 ) -> None:
     """Say what a vLLM server would do at start-up: memory, blocks, concurrency, verdict."""
-    from kvsim.planning.fit import FitSettings
-
     if from_log is not None:
         show_log(str(from_log), fit_model(model)[0] if model else None, as_json=as_json)
         return
     model, gpu = _named(model, gpu)
-    given = _changed(
-        FitSettings(measured_bytes=_measured(measured)),
+    given = _settings(
+        measured,
         {
             "tensor_parallel_size": tp,
             "pipeline_parallel_size": pp,
@@ -118,21 +104,20 @@ def fit_command(
             "max_num_batched_tokens": max_num_batched_tokens,
             "kv_cache_dtype": kv_cache_dtype,
             "block_size": block_size,
+            "data_parallel_size": dp,
+            "enable_expert_parallel": enable_expert_parallel,
+            "decode_context_parallel_size": dcp,
+            "max_loras": max_loras,
+            "max_lora_rank": max_lora_rank,
+            "speculative": speculative,
         },
     )
-    if server != "vllm":
-        show_other(server, model, gpu, given, fraction, as_json=as_json)
-        return
-    columns, ways, pasted = _answer(model, gpu, given, version, what_if or [])
-    command = pasted.line
-    first = next(iter(columns.values()))
-    load = _load(first, rps, prompt_tokens, output_tokens)
-    if as_yaml:
-        sys.stdout.write(pasted.yaml)
-    elif as_json:
-        _print_json(columns, ways, command, load)
+    load, form = (rps, prompt_tokens, output_tokens), _form(as_yaml=as_yaml, as_json=as_json)
+    if server == "vllm":
+        _show(_answer(model, gpu, given, version, what_if or []), load, form, explain=explain)
     else:
-        _print_table(columns, ways, command, load, explain=explain)
+        _only_vllm({"--what-if": what_if, "--rps": rps, "--yaml": as_yaml, "--explain": explain})
+        show_other(server, model, gpu, given, fraction, as_json=as_json)
 
 
 def _named(model: str | None, gpu: str | None) -> tuple[str, str]:
@@ -145,17 +130,24 @@ def _named(model: str | None, gpu: str | None) -> tuple[str, str]:
     return model, gpu
 
 
-class _Pasted(NamedTuple):
-    """The set-up, or its cheapest way out, for a server."""
+class _Answer(NamedTuple):
+    """What was asked, ways out of it, and what to paste: the set-up or its cheapest way out."""
 
+    columns: dict[str, Fit]
+    """The set-up and its variations by title."""
+    ways: list[Way]
     line: str
     yaml: str
+
+    @property
+    def first(self) -> Fit:
+        """The set-up."""
+        return next(iter(self.columns.values()))
 
 
 def _answer(
     model: str, gpu: str, given: FitSettings, version: str | None, what_if: list[str]
-) -> tuple[dict[str, Fit], list[Way], _Pasted]:
-    """The set-up and its variations by title, ways out of the first, and what to paste."""
+) -> _Answer:
     from kvsim.catalog import get_gpu
     from kvsim.planning.commands import serve_command, serve_yaml
     from kvsim.planning.pipeline import fit_whole
@@ -173,20 +165,47 @@ def _answer(
     release = LATEST if version is None else release_of(version)
     found = fit_whole(shapes, device, given, release=release)
     ways = ways_out(found, given)
-    gpus = given.tensor_parallel_size * given.pipeline_parallel_size
-    columns = {f"{shapes.name}, {gpus} x {device.name}": found}
+    columns = {f"{shapes.name}, {given.gpus} x {device.name}": found}
     for text in what_if:
         columns[text[:60]] = fit_whole(shapes, device, _what_if(given, text), release=release)
     chosen = ways[0].fit if ways else found
-    pasted = _Pasted(serve_command(chosen, served), serve_yaml(chosen, served))
-    return columns, ways, pasted
+    return _Answer(columns, ways, serve_command(chosen, served), serve_yaml(chosen, served))
+
+
+def _only_vllm(options: dict[str, object]) -> None:
+    """`InputError` for one that is given: other servers have no answer to it."""
+    for name, value in options.items():
+        if value:
+            raise InputError(
+                "is for vLLM only", where=name, fix="Leave it out, or leave --server out"
+            )
+
+
+def _form(*, as_yaml: bool, as_json: bool) -> str:
+    return "yaml" if as_yaml else "json" if as_json else "table"
+
+
+def _show(
+    answer: _Answer,
+    load: tuple[float | None, int | None, int | None],
+    form: str,
+    *,
+    explain: bool,
+) -> None:
+    met = _load(answer.first, *load)
+    if form == "yaml":
+        sys.stdout.write(answer.yaml)
+    elif form == "json":
+        _print_json(answer, met)
+    else:
+        _print_table(answer, met, explain=explain)
 
 
 def _load(
     found: Fit, rps: float | None, prompt_tokens: int | None, output_tokens: int | None
 ) -> Bounds | float | None:
     """What the load meets; without a rate, how many such requests fit; None without lengths."""
-    from kvsim.planning.load import Load, bounds, concurrency_at
+    from kvsim.planning.load import Load, bounds, concurrency_of_all
 
     if rps is None and prompt_tokens is None and output_tokens is None:
         return None
@@ -197,7 +216,7 @@ def _load(
             fix="Add --prompt-tokens and --output-tokens",
         )
     if rps is None:
-        return concurrency_at(found, prompt_tokens, output_tokens)
+        return concurrency_of_all(found, prompt_tokens, output_tokens)
     return bounds(found, Load(rps, prompt_tokens, output_tokens))
 
 
@@ -214,7 +233,7 @@ def _what_if(given: FitSettings, text: str) -> FitSettings:
     changes: dict[str, Any] = {}
     for name, value in _pairs(text, "--what-if"):
         name = _ALIASES.get(name, name)
-        changes[name] = value if name == "kv_cache_dtype" else _number(value, name)
+        changes[name] = value if name in _WORDS else _number(value, name)
     return _changed(given, changes)
 
 
@@ -241,6 +260,12 @@ def _number(text: str, name: str) -> float:
     return value
 
 
+def _settings(measured: str | None, flags: dict[str, Any]) -> FitSettings:
+    from kvsim.planning.fit import FitSettings
+
+    return _changed(FitSettings(measured_bytes=_measured(measured)), flags)
+
+
 def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
     """Settings with some values replaced; None leaves one as it is."""
     known = {field.name for field in fields(given)} - {"measured_bytes"}
@@ -254,10 +279,15 @@ def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
             )
         if value is None:
             continue
-        if name == "kv_cache_dtype":
-            if value not in ("auto", "fp8"):
-                raise InputError(f"must be auto or fp8, got {value[:40]!r}", where=name)
+        if name in _WORDS:
+            if value not in _WORDS[name]:
+                known_words = " or ".join(_WORDS[name])
+                raise InputError(f"must be {known_words}, got {value[:40]!r}", where=name)
             checked[name] = value
+        elif name in _SWITCHES:
+            if value not in (0, 1):
+                raise InputError(f"must be 0 or 1, got {value}", where=name)
+            checked[name] = bool(value)
         elif name == "gpu_memory_utilization":
             checked[name] = float(value)
         else:
@@ -267,17 +297,15 @@ def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
     return replace(given, **checked)
 
 
-def _print_json(
-    columns: dict[str, Fit], ways: list[Way], command: str, load: Bounds | float | None
-) -> None:
+def _print_json(answer: _Answer, load: Bounds | float | None) -> None:
     from kvsim.planning.advice import advice
     from kvsim.planning.document import document
     from kvsim.planning.load_text import load_document
 
-    base, *others = columns.items()
+    base, *others = answer.columns.items()
     print_json(
         {
-            **document(base[1], ways, command=command),
+            **document(base[1], answer.ways, command=answer.line),
             "what_if": {name: document(one) for name, one in others},
             "load": load_document(load),
             "notes": advice(base[1]),
@@ -285,14 +313,7 @@ def _print_json(
     )
 
 
-def _print_table(
-    columns: dict[str, Fit],
-    ways: list[Way],
-    command: str,
-    load: Bounds | float | None,
-    *,
-    explain: bool,
-) -> None:
+def _print_table(answer: _Answer, load: Bounds | float | None, *, explain: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -303,12 +324,12 @@ def _print_table(
     from kvsim.planning.load_text import load_sentences
 
     console = stdout_console()
-    found = next(iter(columns.values()))
+    found, ways = answer.first, answer.ways
     table = Table(box=SIMPLE_HEAD, title=f"{found.release.name}, per GPU", title_justify="left")
     table.add_column("")
-    for name in columns:
+    for name in answer.columns:
         table.add_column(Text(name), justify="right")
-    for line in lines(columns):
+    for line in lines(answer.columns):
         table.add_row(line.label, *line.cells)
     console.print(table)
     console.print("In parentheses: 80 % intervals of what is estimated before a start.")
@@ -323,7 +344,7 @@ def _print_table(
         console.print(Text(sentence), soft_wrap=True)
     for sentence in advice(found):
         console.print(Text(sentence), style="dim", soft_wrap=True)
-    console.print(Text(command), soft_wrap=True)
+    console.print(Text(answer.line), soft_wrap=True)
     if explain:
         for text in explained(found):
             console.print(Text(text), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kvsim.planning.fit import FitSettings
     from kvsim.planning.others import OtherFit
 
+_KNOWN = ("tensor_parallel_size", "max_model_len", "kv_cache_dtype")
 _ONLY_MEMORY = "Memory by the server's own rules; kvsim simulates time with vLLM's scheduler."
 
 
@@ -35,6 +37,7 @@ def show_other(
     if server not in FRACTIONS:
         known = ", ".join(("vllm", *FRACTIONS))
         raise InputError(f"{server[:40]!r} is not known", where="--server", fix=f"Known: {known}")
+    _check_known(given)
     found = other_fit(
         cast("Server", server),
         fit_model(model)[0],
@@ -48,6 +51,19 @@ def show_other(
         print_json(_document(found))
     else:
         _print(found)
+
+
+def _check_known(given: FitSettings) -> None:
+    """`InputError` for a setting that these servers' rules here do not know."""
+    from kvsim.planning.fit import FitSettings
+
+    default = FitSettings()
+    for field in fields(given):
+        name = field.name
+        if name not in _KNOWN and getattr(given, name) != getattr(default, name):
+            raise InputError(
+                "is for vLLM only", where=name, fix="Leave it out, or leave --server out"
+            )
 
 
 def _document(found: OtherFit) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def _of_ranks(found: Fit) -> Iterator[str]:
             f"Figures are those of the one of {stages} pipeline stages with the least room,"
             f" {found.model.layers} of {found.whole.layers} layers; its blocks are those of all."
         )
+    yield from _of_further_ranks(found)
     if tp == 1:
         return
     yield f"Figures are per GPU of {tp}; the one with the least memory sets the blocks of all."
@@ -59,6 +60,28 @@ def _of_ranks(found: Fit) -> Iterator[str]:
             f"The {attention.kv_heads} KV heads are replicated over {tp} GPUs: more than"
             f" {attention.kv_heads} do not shrink a token's KV."
         )
+
+
+def _of_further_ranks(found: Fit) -> Iterator[str]:
+    """Replicas, dealt tokens, drafts and adapters."""
+    given = found.settings.given
+    if given.data_parallel_size > 1:
+        yield (
+            f"Each of {given.data_parallel_size} replicas has a pool of its own: a request lives in"
+            " one of them, so more replicas serve more requests, not longer ones."
+        )
+        if found.model.moe is not None:
+            yield "Replicas share the routed experts; everything else each of them holds again."
+    dcp = given.decode_context_parallel_size
+    if dcp > 1:
+        yield (
+            f"The tokens of a request are dealt to {dcp} GPUs that would hold the same otherwise:"
+            f" the pool holds {dcp} times the tokens."
+        )
+    if given.speculative is not None and given.speculative != "ngram":
+        yield "The draft's layer takes part in the KV pool: a token needs one layer more."
+    if given.max_loras:
+        yield "Room for adapters is taken at start; the server prints it within the weights."
 
 
 def _of_layers(found: Fit) -> Iterator[str]:

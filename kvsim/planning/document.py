@@ -26,6 +26,10 @@ DEFINITIONS = {
     "kv_tokens": "What the server prints as GPU KV cache size (tokens).",
     "max_concurrency": "Requests of max_model_len tokens that the blocks hold (requests).",
     "longest_request": "Tokens of the longest request that the blocks hold (tokens).",
+    "lora_adapters": "Room taken at start for adapters on one GPU (GiB).",
+    "draft_model": "Weights of a draft model on one GPU (GiB).",
+    "all_tokens": "Tokens that the pools of all replicas hold (tokens).",
+    "all_concurrency": "Requests of max_model_len tokens in all replicas (requests).",
 }
 """One sentence and unit for every figure."""
 
@@ -62,11 +66,22 @@ def document(found: Fit, ways: Sequence[Way] = (), *, command: str = "") -> dict
             low.longest_request_tokens,
             high.longest_request_tokens,
         ],
+        "replicas": _replicas(found),
         "request_bytes": request_bytes(found),
         "naive_request_bytes": found.naive_request_bytes,
         "refusal": None if refusal is None else refusal.rule,
         "ways_out": [way.what for way in ways],
         "command": command,
+    }
+
+
+def _replicas(found: Fit) -> dict[str, Any]:
+    count = found.settings.given.data_parallel_size
+    return {
+        "count": count,
+        "gpus": found.settings.given.gpus,
+        "kv_tokens": count * found.start.kv_tokens,
+        "max_concurrency": count * found.start.max_concurrency,
     }
 
 
@@ -95,9 +110,9 @@ def lines(fits: Mapping[str, Fit]) -> list[Line]:
         Line(
             name,
             name.replace("_", " ") + " (GiB)",
-            tuple(_span(_by_name(one)[name], name, one) for one in found),
+            tuple(_span(_by_name(one).get(name), name, one) for one in found),
         )
-        for name in ("total", "budget", "weights", "activation_peak", "non_torch", "cuda_graphs")
+        for name in _names(found)
     ]
     rows.append(
         Line("kv_pool", "KV pool (GiB)", tuple(_span(one.budget.kv_pool, "", one) for one in found))
@@ -117,15 +132,29 @@ def lines(fits: Mapping[str, Fit]) -> list[Line]:
         ("longest_request", "longest request (tokens)"),
     ):
         rows.append(Line(key, label, tuple(_start_span(one, key) for one in found)))
+    if any(one.settings.given.data_parallel_size > 1 for one in found):
+        sums = [_replicas(one) for one in found]
+        tokens = tuple(f"{one['kv_tokens']:,}" for one in sums)
+        rows.append(Line("all_tokens", "all replicas' KV cache (tokens)", tokens))
+        requests = tuple(f"{one['max_concurrency']:,.2f}" for one in sums)
+        rows.append(Line("all_concurrency", "all replicas' concurrency", requests))
     rows.append(Line("verdict", "verdict", tuple(one.verdict for one in found)))
     return rows
+
+
+def _names(fits: Sequence[Fit]) -> list[str]:
+    """The terms above the pool that any of the set-ups has, in the order of the subtraction."""
+    further = {term.name: None for one in fits for term in one.budget.further}
+    return ["total", "budget", "weights", *further, "activation_peak", "non_torch", "cuda_graphs"]
 
 
 def _by_name(found: Fit) -> dict[str, Term]:
     return {term.name: term for term in found.budget.terms()}
 
 
-def _span(term: Term, name: str, found: Fit) -> str:
+def _span(term: Term | None, name: str, found: Fit) -> str:
+    if term is None:
+        return ""
     text = printed_gib(term.bytes)
     if term.low != term.high:
         text += f" ({printed_gib(term.low)} to {printed_gib(term.high)})"

@@ -13,6 +13,14 @@ def explained(found: Fit) -> list[str]:
     lines = [_term(found, term) for term in found.budget.terms() if term.name != "kv_pool"]
     lines += [_pool(found), _request(found), _naive(found), _margin(found)]
     lines += [_blocks(found), _tokens(found), _concurrency(found), _longest(found)]
+    count = found.settings.given.data_parallel_size
+    if count > 1:
+        start = found.start
+        lines += [
+            f"all_tokens = {count} * {start.kv_tokens:,} = {count * start.kv_tokens:,}",
+            f"all_concurrency = {count} * {start.max_concurrency:.2f} ="
+            f" {count * start.max_concurrency:.2f}; a request stays in one replica",
+        ]
     return lines
 
 
@@ -60,7 +68,7 @@ def _term(found: Fit, term: Term) -> str:
 
 def _pool(found: Fit) -> str:
     budget = found.budget
-    spent = [budget.weights, budget.activation_peak, budget.non_torch]
+    spent = [budget.weights, *budget.further, budget.activation_peak, budget.non_torch]
     spent += [budget.cuda_graphs] if found.release.graphs_in_budget else []
     parts = " - ".join(printed_gib(term.bytes) for term in (budget.budget, *spent))
     return f"kv_pool = {parts} = {printed_gib(budget.kv_pool.bytes)} GiB"
@@ -73,8 +81,11 @@ def _per_request(found: Fit) -> int:
 
 def _block(found: Fit) -> str:
     layout = found.layout
+    dcp = found.settings.given.decode_context_parallel_size
+    dealt = f", dealt to {dcp} GPUs" if dcp > 1 else ""
     return (
         f"{layout.block_bytes:,} B, {layout.block_tokens} tokens of {layout.groups.layers} layers"
+        f"{dealt}"
     )
 
 

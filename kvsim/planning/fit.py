@@ -9,14 +9,18 @@ from typing import Literal
 from kvsim.catalog import (
     GIB,
     Budget,
+    ExpertSplit,
     Gpu,
     Model,
+    Term,
     estimate_budget,
     kv_groups,
     naive_kv_bytes_per_token,
 )
 from kvsim.catalog.start_rules import StartRules
 from kvsim.errors import InputError
+from kvsim.planning.beside import draft_term, lora_term, with_draft
+from kvsim.planning.parallel import DRAFT_LAYERS, DraftMethod, check_context_parallel
 from kvsim.planning.releases import LATEST, Release
 from kvsim.planning.start import KvLayout, Start, start
 
@@ -42,8 +46,34 @@ class FitSettings:
     block_size: int = 16
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
+    data_parallel_size: int = 1
+    """Replicas, each of `tensor_parallel_size` GPUs; they share routed experts."""
+    enable_expert_parallel: bool = False
+    """Whether a GPU holds some experts whole, instead of a part of each."""
+    decode_context_parallel_size: int = 1
+    """GPUs among which the tokens of a replicated cache are dealt."""
+    max_loras: int = 0
+    """Adapters that room is taken for; 0: none."""
+    max_lora_rank: int = 16
+    fully_sharded_loras: bool = False
+    speculative: DraftMethod | None = None
+    """How tokens are guessed ahead."""
     measured_bytes: Mapping[str, int] = field(default_factory=dict)
     """Known values of terms of the budget (`MEASURABLE`), in bytes per GPU."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        replica = self.tensor_parallel_size * self.pipeline_parallel_size
+        return replica * self.data_parallel_size
+
+    @property
+    def experts(self) -> ExpertSplit | None:
+        """How routed experts are divided, where not over one tensor parallel group."""
+        gpus = self.tensor_parallel_size * self.data_parallel_size
+        if gpus == self.tensor_parallel_size and not self.enable_expert_parallel:
+            return None
+        return ExpertSplit(gpus, whole=self.enable_expert_parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +90,8 @@ class Resolved:
     block_size: int
     max_in_flight: int
     """Tokens computed before a window moves on."""
+    given: FitSettings
+    """The flags as they were, among them those without a default of a release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +158,19 @@ def fit(
 
     Raises `InputError` for settings out of range and for layers whose blocks are not covered.
     """
-    flags = _resolved(model, gpu, settings or FitSettings(), release)
+    given = settings or FitSettings()
+    flags = _resolved(model, gpu, given, release)
     kv_dtype_bytes = 1 if flags.kv_cache_dtype == "fp8" else None
     tp = flags.tensor_parallel_size
     rules = replace(release.rules, samples=_samples(release, flags))
-    budget = estimate_budget(
-        model,
-        gpu,
-        max_num_batched_tokens=flags.max_num_batched_tokens,
-        max_num_seqs=flags.max_num_seqs,
-        tp=tp,
-        gpu_memory_utilization=flags.gpu_memory_utilization,
-        block_size=flags.block_size,
-        kv_dtype_bytes=kv_dtype_bytes,
-        cuda_graphs_in_budget=release.graphs_in_budget,
-        layer_groups=release.layer_groups,
-        measured=_checked((settings or FitSettings()).measured_bytes),
-        rules=rules,
-    )
-    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=release.layer_groups)
-    caches = (settings or FitSettings()).enable_prefix_caching
+    cached = model if given.speculative is None else with_draft(model, given.speculative)
+    budget = _budget(model, gpu, flags, release, rules, cached)
+    groups = kv_groups(cached, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=release.layer_groups)
     layout = KvLayout(
         groups,
-        groups.block_tokens(flags.block_size),
+        groups.block_tokens(flags.block_size) * _dealt_over(cached, given),
         budget.block_bytes,
-        state_blocks=2 if caches else 1,
+        state_blocks=2 if given.enable_prefix_caching else 1,
     )
     pool = budget.kv_pool
 
@@ -180,6 +200,64 @@ def fit(
     )
 
 
+def _budget(
+    model: Model, gpu: Gpu, flags: Resolved, release: Release, rules: StartRules, cached: Model
+) -> Budget:
+    given = flags.given
+    return estimate_budget(
+        model,
+        gpu,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_num_seqs=flags.max_num_seqs,
+        tp=flags.tensor_parallel_size,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        block_size=flags.block_size,
+        kv_dtype_bytes=1 if flags.kv_cache_dtype == "fp8" else None,
+        cuda_graphs_in_budget=release.graphs_in_budget,
+        layer_groups=release.layer_groups,
+        measured=_checked(given.measured_bytes),
+        rules=rules,
+        experts=given.experts,
+        further=_beside(model, given),
+        cached=cached,
+    )
+
+
+def _beside(model: Model, flags: FitSettings) -> tuple[Term, ...]:
+    """What is loaded beside the model."""
+    tp, terms = flags.tensor_parallel_size, []
+    if flags.max_loras:
+        terms.append(
+            lora_term(
+                model,
+                max_loras=flags.max_loras,
+                max_lora_rank=flags.max_lora_rank,
+                tp=tp,
+                fully_sharded=flags.fully_sharded_loras,
+            )
+        )
+    if flags.speculative is not None and DRAFT_LAYERS[flags.speculative]:
+        terms.append(draft_term(model, flags.speculative, tp=tp, experts=flags.experts))
+    return tuple(terms)
+
+
+def _dealt_over(model: Model, flags: FitSettings) -> int:
+    """GPUs that each hold some of a block's tokens."""
+    dcp = flags.decode_context_parallel_size
+    if dcp == 1:
+        return 1
+    if any(group.kind != "full" for group in model.groups):
+        raise InputError(
+            f"{model.name} has layers that do not keep every token: dealing them out is not"
+            " covered",
+            where="decode_context_parallel_size",
+            fix="Leave it at 1",
+        )
+    kv_heads = model.attention.kv_heads
+    check_context_parallel(dcp, tp=flags.tensor_parallel_size, kv_heads=kv_heads)
+    return dcp
+
+
 def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> Resolved:
     large = gpu.reported_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.full_name.lower()
     length = model.max_position if given.max_model_len is None else given.max_model_len
@@ -203,12 +281,23 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
         kv_cache_dtype=given.kv_cache_dtype,
         block_size=given.block_size,
         max_in_flight=tokens * (2 if given.async_scheduling and release is LATEST else 1),
+        given=given,
     )
-    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size"):
-        value = getattr(flags, name)
+    for name in _COUNTS:
+        value = getattr(flags if hasattr(flags, name) else given, name)
         if not 1 <= value <= MOST:
             raise InputError(f"{name} must be from 1 to {MOST:,}, got {value:,}", where=name)
     return flags
+
+
+_COUNTS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "tensor_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+)
 
 
 def _batched_tokens(release: Release, *, large: bool, length: int) -> int:

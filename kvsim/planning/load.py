@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvsim.core.plan import Chunk, StepPlan
@@ -34,9 +34,9 @@ class Load:
 class Bounds:
     """Requests per second that each limit alone would allow, and which one binds.
 
-    A steady state of equal requests: with b running, a step takes `T(b)` and every request needs
-    `output_tokens` of them and its prompt's time once, so `b / (O T(b) + b t_prompt)` leave per
-    second.
+    Of all replicas together, each with its part of the load. A steady state of equal requests:
+    with b running, a step takes `T(b)` and every request needs `output_tokens` of them and its
+    prompt's time once, so `b / (O T(b) + b t_prompt)` leave per second.
     """
 
     load: Load
@@ -76,13 +76,16 @@ def bounds(found: Fit, load: Load) -> Bounds:
     Raises `InputError` for a load out of range, and for models and GPUs without a clock.
     """
     _check(found, load)
+    replicas = found.settings.given.data_parallel_size
+    load, asked = replace(load, rps=load.rps / replicas), load
     width = 1 if found.settings.kv_cache_dtype == "fp8" else None
     tp = found.settings.tensor_parallel_size
     clock = CalibratedClock(found.model, found.gpu, tp=tp, kv_dtype_bytes=width)
     steady = _Steady(found, load, clock)
     batch_kv = concurrency_at(found, load.prompt_tokens, load.output_tokens)
     kv_rps, seqs_rps, compute_rps = (
-        steady.rate(batch) for batch in (batch_kv, found.settings.max_num_seqs, ENDLESS_BATCH)
+        replicas * steady.rate(batch)
+        for batch in (batch_kv, found.settings.max_num_seqs, ENDLESS_BATCH)
     )
     sustained = min(kv_rps, seqs_rps)
     prefill = load.rps * steady.prompt_s
@@ -92,15 +95,15 @@ def bounds(found: Fit, load: Load) -> Bounds:
         decode_s = load.output_tokens * steady.step_s(ENDLESS_BATCH) / ENDLESS_BATCH
         binding = "prefill" if steady.prompt_s >= decode_s else "decode"
     return Bounds(
-        load=load,
-        concurrency=batch_kv,
+        load=asked,
+        concurrency=replicas * batch_kv,
         kv_rps=kv_rps,
         seqs_rps=seqs_rps,
         compute_rps=compute_rps,
         binding=binding,
         prefill_utilization=prefill,
         kv_usage=None if running is None else running / batch_kv,
-        running=running,
+        running=None if running is None else replicas * running,
         relative_error=clock.relative_error,
     )
 
@@ -125,6 +128,12 @@ def mean_blocks(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
 def concurrency_at(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
     """Requests of this length, each somewhere in its life, that the blocks hold on average."""
     return found.start.num_blocks / mean_blocks(found, prompt_tokens, output_tokens)
+
+
+def concurrency_of_all(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
+    """The same in all replicas."""
+    replicas = found.settings.given.data_parallel_size
+    return replicas * concurrency_at(found, prompt_tokens, output_tokens)
 
 
 class _Steady:
@@ -190,11 +199,28 @@ def _check(found: Fit, load: Load) -> None:
             where="rps",
             fix="Leave it out, or use tensor parallelism",
         )
+    _check_timed(found)
     if not found.start.num_blocks:
         raise InputError(
             "there is no KV memory to serve from", where="rps", fix="See the ways out first"
         )
     _check_lengths(found, load.prompt_tokens, load.output_tokens)
+
+
+def _check_timed(found: Fit) -> None:
+    """`InputError` for what no clock times."""
+    given = found.settings.given
+    untimed = {
+        "the time of experts spread over replicas": found.model.moe is not None
+        and given.experts is not None,
+        "the time of a cache dealt to several GPUs": given.decode_context_parallel_size > 1,
+        "the time of guessing ahead": given.speculative is not None,
+    }
+    for what, asked in untimed.items():
+        if asked:
+            raise InputError(
+                f"{what} is not covered", where="rps", fix="Leave --rps out, or that setting"
+            )
 
 
 def _check_lengths(found: Fit, prompt_tokens: int, output_tokens: int) -> None:

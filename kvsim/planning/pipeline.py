@@ -65,11 +65,17 @@ def fit_pipeline(
             where="--pp",
             fix="Use tensor parallelism, or a model whose layers are alike",
         )
+    if settings.speculative not in (None, "ngram"):
+        raise InputError(
+            "a draft's layer on the last of several stages is not covered",
+            where="speculative",
+            fix="Use tensor parallelism, or ngram, which has no layers",
+        )
     layers = stage_layers(model.layers, settings.pipeline_parallel_size, partition)
     tp = settings.tensor_parallel_size
     embedding = -(-model.vocab // tp) * model.hidden * VECTOR_BYTES
     head = embedding  # tied ones are copied to the last stage
-    whole = weight_bytes(model, tp=tp)
+    whole = weight_bytes(model, tp=tp, experts=settings.experts)
     layer = (whole - embedding - (0 if model.tied_embeddings else head)) // model.layers
     weights = stage_weight_bytes(
         layers, layer_bytes=layer, embedding_bytes=embedding, head_bytes=head

@@ -161,8 +161,15 @@ def test_the_set_up_is_printed_as_a_file_for_the_server(kvsim: Command, tmp_path
 def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
     """Of every term and figure in the table, with the numbers: 8,192 tokens in blocks of 16."""
     found = kvsim("fit", "llama-3-8b", "--gpu", "h100", "--explain")
+    asked = ("lora_adapters", "draft_model", "all_tokens", "all_concurrency")
     for name in DEFINITIONS:
-        assert f"\n{name} = " in found.out, name
+        assert (f"\n{name} = " in found.out) == (name not in asked), name
+    more = kvsim(
+        "fit", "llama-3-8b", "--gpu", "h100", "--explain",
+        "--dp", "2", "--max-loras", "1", "--speculative", "eagle",
+    )  # fmt: skip
+    for name in DEFINITIONS:
+        assert f"\n{name} = " in more.out, name
     assert "79.20 GiB * 0.92" in found.out
     assert "512 blocks * 2,097,152 B, 16 tokens of 32 layers = 1.00 GiB" in found.out
 
@@ -217,3 +224,38 @@ def test_layers_with_windows_and_states_have_their_own_blocks(kvsim: Command) ->
     naive = 131_072 * 507_904
     assert gemma["request_bytes"] < 0.3 * naive
     assert get_model("gemma-3-27b").max_position == 131_072
+
+
+def test_replicas_adapters_and_drafts_are_options_and_columns(kvsim: Command) -> None:
+    """As options, and the same as a column."""
+    base = ("fit", "mixtral-8x7b", "--gpu", "h200", "--tp", "2", "--json")
+    options = ("--dp", "2", "--enable-expert-parallel", "--max-loras", "2", "--max-lora-rank", "8")
+    first = json.loads(kvsim(*base, *options).out)
+    text = "dp=2,enable_expert_parallel=1,max_loras=2,max_lora_rank=8"
+    second = json.loads(kvsim(*base, "--what-if", text).out)["what_if"][text]
+    assert first["num_blocks"] == second["num_blocks"]
+    assert first["flags"]["enable-expert-parallel"] is True
+    assert first["replicas"]["gpus"] == 4
+    assert "lora_adapters" in [term["name"] for term in first["terms"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--speculative", "magic"), "ngram or eagle or mtp"),
+        (("--dcp", "2"), "decode_context_parallel_size"),
+        (("--dp", "0"), "data_parallel_size"),
+        (("--max-loras", "-1"), "max_loras"),
+        (("--what-if", "enable_expert_parallel=2"), "must be 0 or 1"),
+        (("--server", "sglang", "--dp", "2"), "data_parallel_size"),
+        (("--server", "sglang", "--rps", "2"), "--rps"),
+        (("--server", "sglang", "--what-if", "tp=2"), "--what-if"),
+    ],
+)
+def test_settings_that_cannot_be_had_are_named(
+    kvsim: Command, options: tuple[str, ...], named: str
+) -> None:
+    """With exit code 2, and never left out silently."""
+    found = kvsim("fit", "llama-3.1-8b", "--gpu", "h100", *options)
+    assert found.status == 2
+    assert named in found.err
