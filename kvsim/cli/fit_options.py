@@ -48,7 +48,7 @@ AsYaml = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ServerName = Annotated[
-    str, typer.Option("--server", help="vllm, sglang or tensorrt-llm: whose rules hold.")
+    str, typer.Option("--server", help="vllm, sglang, tensorrt-llm or llama.cpp.")
 ]
 Fraction = Annotated[
     float | None,

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from kvsim.planning.fit import FitSettings
     from kvsim.planning.others import OtherFit
 
+LLAMA_CPP = "llama.cpp"
 _KNOWN = ("tensor_parallel_size", "max_model_len", "kv_cache_dtype")
+_KNOWN_TO_LLAMA_CPP = ("max_model_len", "max_num_seqs", "measured_bytes")
+_FEW_LOGS = (
+    "The ends for llama.cpp are assumed, not measured: two logs with their buffer are known."
+)
 _ONLY_MEMORY = "Memory by the server's own rules; kvsim simulates time with vLLM's scheduler."
 
 
@@ -32,38 +37,53 @@ def show_other(
     """Print what one of these servers would store. Raises `InputError` for another server."""
     from kvsim.catalog import get_gpu
     from kvsim.cli.fit_model import fit_model
-    from kvsim.planning.others import FRACTIONS, Server, other_fit
+    from kvsim.planning.llama_cpp_fit import llama_cpp_fit
+    from kvsim.planning.others import FRACTIONS, SharingServer, other_fit
 
-    if server not in FRACTIONS:
-        known = ", ".join(("vllm", *FRACTIONS))
+    if server not in (*FRACTIONS, LLAMA_CPP):
+        known = ", ".join(("vllm", *FRACTIONS, LLAMA_CPP))
         raise InputError(f"{server[:40]!r} is not known", where="--server", fix=f"Known: {known}")
-    _check_known(given)
-    found = other_fit(
-        cast("Server", server),
-        fit_model(model)[0],
-        get_gpu(gpu),
-        tp=given.tensor_parallel_size,
-        fraction=fraction,
-        max_model_len=given.max_model_len,
-        kv_dtype_bytes=1 if given.kv_cache_dtype == "fp8" else None,
-    )
+    _check_known(server, given, fraction)
+    if server == LLAMA_CPP:
+        found = llama_cpp_fit(
+            fit_model(model)[0],
+            get_gpu(gpu),
+            max_model_len=given.max_model_len,
+            sequences=1 if given.max_num_seqs is None else given.max_num_seqs,
+            measured=given.measured_bytes,
+        )
+    else:
+        found = other_fit(
+            cast("SharingServer", server),
+            fit_model(model)[0],
+            get_gpu(gpu),
+            tp=given.tensor_parallel_size,
+            fraction=fraction,
+            max_model_len=given.max_model_len,
+            kv_dtype_bytes=1 if given.kv_cache_dtype == "fp8" else None,
+        )
     if as_json:
         print_json(_document(found))
     else:
         _print(found)
 
 
-def _check_known(given: FitSettings) -> None:
+def _check_known(server: str, given: FitSettings, fraction: float | None) -> None:
     """`InputError` for a setting that these servers' rules here do not know."""
     from kvsim.planning.fit import FitSettings
 
-    default = FitSettings()
-    for field in fields(given):
-        name = field.name
-        if name not in _KNOWN and getattr(given, name) != getattr(default, name):
-            raise InputError(
-                "is for vLLM only", where=name, fix="Leave it out, or leave --server out"
-            )
+    default, known = FitSettings(), _KNOWN_TO_LLAMA_CPP if server == LLAMA_CPP else _KNOWN
+    asked = [
+        field.name
+        for field in fields(given)
+        if field.name not in known and getattr(given, field.name) != getattr(default, field.name)
+    ]
+    if server == LLAMA_CPP and fraction is not None:
+        asked.append("--fraction")
+    for name in asked:
+        raise InputError(
+            f"has no answer for {server}", where=name, fix="Leave it out, or leave --server out"
+        )
 
 
 def _document(found: OtherFit) -> dict[str, Any]:
@@ -83,8 +103,12 @@ def _document(found: OtherFit) -> dict[str, Any]:
         "kv_tokens_80_percent": [found.tokens_low, found.tokens_high],
         "max_concurrency": found.max_concurrency,
         "request_bytes": found.request_bytes,
-        "note": _ONLY_MEMORY,
+        "note": _note(found),
     }
+
+
+def _note(found: OtherFit) -> str:
+    return f"{_FEW_LOGS} {_ONLY_MEMORY}" if found.server == LLAMA_CPP else _ONLY_MEMORY
 
 
 def _print(found: OtherFit) -> None:
@@ -100,10 +124,11 @@ def _print(found: OtherFit) -> None:
         table.add_row(f"{term.name.replace('_', ' ')} (GiB)", printed_gib(term.bytes) + ends)
     table.add_row("one request of max_model_len (GiB)", printed_gib(found.request_bytes))
     ends = f" ({found.tokens_low:,} to {found.tokens_high:,})"
-    table.add_row("KV cache (tokens)", f"{found.tokens:,}{ends}")
+    label = "KV cache (tokens)" if found.sequences is None else "longest context (tokens)"
+    table.add_row(label, f"{found.tokens:,}{ends}")
     table.add_row("requests of max_model_len at once", f"{found.max_concurrency:.2f}")
     table.add_row("verdict", found.verdict)
     console = stdout_console()
     console.print(table)
-    console.print(Text(f"In parentheses: 80 % intervals. {_ONLY_MEMORY}"), soft_wrap=True)
+    console.print(Text(f"In parentheses: 80 % intervals. {_note(found)}"), soft_wrap=True)
     console.print(Text(f"{FRACTIONS[found.server]}."), soft_wrap=True)

@@ -15,10 +15,14 @@ from kvsim.errors import InputError
 from kvsim.planning import sglang, tensorrt_llm
 from kvsim.planning.fit import Verdict
 
-Server = Literal["sglang", "tensorrt-llm"]
-FRACTIONS: Mapping[Server, float] = {"sglang": 0.88, "tensorrt-llm": tensorrt_llm.DEFAULT_FRACTION}
+SharingServer = Literal["sglang", "tensorrt-llm"]
+Server = Literal["sglang", "tensorrt-llm", "llama.cpp"]
+FRACTIONS: Mapping[SharingServer, float] = {
+    "sglang": 0.88,
+    "tensorrt-llm": tensorrt_llm.DEFAULT_FRACTION,
+}
 """The share where none is given; SGLang chooses its own by GPU, about this much."""
-PAGE_TOKENS: Mapping[Server, int] = {"sglang": 1, "tensorrt-llm": 32}
+PAGE_TOKENS: Mapping[SharingServer, int] = {"sglang": 1, "tensorrt-llm": 32}
 _BATCHED_TOKENS, _SEQS = 8192, 256
 """Of the step whose buffers TensorRT-LLM measures."""
 KEPT_WHOLE = ("full",)
@@ -32,7 +36,8 @@ class OtherFit:
     model: Model
     gpu: Gpu
     tensor_parallel_size: int
-    fraction: float
+    fraction: float | None
+    """None: the server has none."""
     max_model_len: int
     terms: tuple[Term, ...]
     """What is subtracted, and the pool last; ends are 80 % intervals."""
@@ -41,6 +46,8 @@ class OtherFit:
     tokens_high: int
     request_bytes: int
     """KV of one request of max_model_len tokens."""
+    sequences: int | None = None
+    """Contexts that are reserved from the start; `tokens` are then those of the longest."""
 
     @property
     def verdict(self) -> Verdict:
@@ -52,11 +59,13 @@ class OtherFit:
     @property
     def max_concurrency(self) -> float:
         """Requests of max_model_len tokens that the pool stores."""
+        if self.sequences is not None:
+            return float(self.sequences)
         return self.tokens / self.max_model_len
 
 
 def other_fit(
-    server: Server,
+    server: SharingServer,
     model: Model,
     gpu: Gpu,
     *,
@@ -111,7 +120,7 @@ def other_fit(
     )
 
 
-def _pool(server: Server, total: Term, spent: list[Term], fraction: float) -> Term:
+def _pool(server: SharingServer, total: Term, spent: list[Term], fraction: float) -> Term:
     """The server's formula at the middle, and its ends from those of the terms in quadrature."""
     below = [total.bytes - total.low, *(term.high - term.bytes for term in spent)]
     above = [total.high - total.bytes, *(term.bytes - term.low for term in spent)]
@@ -136,7 +145,7 @@ def _pool(server: Server, total: Term, spent: list[Term], fraction: float) -> Te
     )
 
 
-def _tokens(server: Server, available: int, token_bytes: int) -> int:
+def _tokens(server: SharingServer, available: int, token_bytes: int) -> int:
     page = PAGE_TOKENS[server]
     if server == "sglang":
         pool = sglang.pool(available, k_token_bytes=token_bytes, v_token_bytes=0, page_size=page)

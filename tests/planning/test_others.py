@@ -78,4 +78,4 @@ def test_the_command_prints_the_servers_own_answer(kvsim: Command) -> None:
     assert answer["kv_tokens"] == found("sglang", fraction=0.8).tokens
     refused = kvsim("fit", "llama-3.1-8b", "--gpu", "h100", "--server", "tgi")
     assert refused.status == 2
-    assert "Known: vllm, sglang, tensorrt-llm" in refused.err
+    assert "Known: vllm, sglang, tensorrt-llm, llama.cpp" in refused.err
