@@ -73,6 +73,9 @@ def uniform_groups(layers: int = 1) -> KvGroups:
     return KvGroups(layers, (LayerType("full", None, layers),))
 
 
+_STATE: tuple[LayerKind, None, int] = ("state", None, 1)
+
+
 def kv_groups(
     model: Model,
     *,
@@ -82,9 +85,10 @@ def kv_groups(
 ) -> KvGroups:
     """The groups of a model by one of vLLM's rules (`group_layers`), or `unified`: one group.
 
-    Where layers differ in bytes per token, a block of the narrower ones holds more tokens. Raises
-    `InputError` where that is no whole number of times, and for `unified` where layers keep a
-    state, which has no tokens, or differ in bytes.
+    A state beside a layer's attention counts as a layer of its own (Falcon-H1). Where layers differ
+    in bytes per token, a block of the narrower ones holds more tokens. Raises `InputError` where
+    that is no whole number of times, and for `unified` where layers keep a state, which has no
+    tokens, or differ in bytes.
     """
     _check_covered(model)
     kept = [group for group in model.groups if group.kind != "none"]
@@ -93,6 +97,8 @@ def kv_groups(
         factor = _tokens_factor(model, group, tp, kv_dtype_bytes)
         key = (group.kind, group.limit_tokens, factor)
         layers[key] = layers.get(key, 0) + group.layers
+        if group.beside is not None:
+            layers[_STATE] = layers.get(_STATE, 0) + group.layers
     if rule == "unified":
         if any(factor > 1 for _, _, factor in layers):
             raise InputError(
@@ -101,7 +107,7 @@ def kv_groups(
                 where="layer_groups",
                 fix="Use max_if_close, min or gcd",
             )
-        if any(kind == "state" for kind, _, _ in layers):
+        if any(key[0] == "state" for key in layers):
             raise InputError(
                 f"{model.name} has layers that keep a state instead of tokens: they cannot share"
                 " one block table with the others",
@@ -142,12 +148,10 @@ def _check_covered(model: Model) -> None:
             fix="Choose a model with attention",
         )
     for group in model.groups:
-        problem = "cross-attention to an encoder's tokens" if group.kind == "cross" else ""
-        if group.beside is not None:
-            problem = "a state beside its keys and values"
-        if problem:
+        if group.kind == "cross":
             raise InputError(
-                f"{model.name} has layers with {problem}, whose blocks are not covered",
+                f"{model.name} has layers with cross-attention to an encoder's tokens, whose blocks"
+                " are not covered",
                 where="model",
                 fix="Choose a model whose layers keep the text's tokens or a state",
             )

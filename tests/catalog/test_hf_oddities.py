@@ -10,6 +10,7 @@ from kvsim.catalog import (
     GqaAttention,
     MlaAttention,
     Model,
+    blocks_per_request,
     kv_bytes_per_token,
     kv_groups,
     model_from_config,
@@ -418,8 +419,13 @@ def test_falcon_h1_has_attention_and_a_state_in_every_layer() -> None:
     assert (both.kind, both.layers, both.bytes_per_token) == ("full", 36, 512)
     assert both.state_bytes == 24 * 64 * 128 * 2 + 3 * (1536 + 2 * 128) * 2
     assert both.request_bytes(100) == 36 * (both.state_bytes + 512 * 100)
-    with pytest.raises(InputError, match="a state beside its keys and values"):
-        kv_groups(model)
+    groups = kv_groups(model)
+    assert [(one.kind, one.layers, one.groups) for one in groups.types] == [
+        ("full", 36, 1),
+        ("state", 36, 1),
+    ]
+    assert groups.block_tokens(16) == 800  # the fewest whole blocks of 16 that hold a state
+    assert blocks_per_request(groups, 1000, block_size=800, max_in_flight=1) == 2 + 1
 
 
 def test_granite_4_and_bamba_mix_mamba_and_attention() -> None:
