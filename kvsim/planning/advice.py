@@ -85,11 +85,16 @@ def _of_further_ranks(found: Fit) -> Iterator[str]:
 
 
 def _of_layers(found: Fit) -> Iterator[str]:
-    """Layers that do not keep every token, and what makes their groups equal."""
+    """Layers that do not keep every token, and what makes their groups equal.
+
+    A state beside a layer's attention counts as a layer, as it does in the pool.
+    """
     layers = {"full": 0, "sliding": 0, "chunked": 0, "state": 0}
     for group in found.model.groups:
         if group.kind in layers:
             layers[group.kind] += group.layers
+        if group.beside is not None:
+            layers["state"] += group.layers
     every = sum(layers.values())
     if layers["full"] == every:
         return

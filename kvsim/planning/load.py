@@ -215,6 +215,7 @@ def _check_timed(found: Fit) -> None:
         and given.experts is not None,
         "the time of a cache dealt to several GPUs": given.decode_context_parallel_size > 1,
         "the time of guessing ahead": given.speculative is not None,
+        "the time of adapters": given.max_loras > 0,
     }
     for what, asked in untimed.items():
         if asked:

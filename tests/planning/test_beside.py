@@ -182,6 +182,7 @@ def test_replicas_serve_each_its_part_of_the_load() -> None:
     ("model", "settings"),
     [
         ("llama-3.1-8b", FitSettings(speculative="eagle")),
+        ("llama-3.1-8b", FitSettings(max_loras=1)),
         ("mixtral-8x7b", FitSettings(2, data_parallel_size=2)),
         ("deepseek-v3", FitSettings(8, decode_context_parallel_size=8)),
     ],
