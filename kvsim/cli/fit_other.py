@@ -1,4 +1,4 @@
-"""`kvsim fit --server`: SGLang and TensorRT-LLM by their own rules."""
+"""`kvsim fit --server`: SGLang, TensorRT-LLM and llama.cpp by their own rules."""
 
 from __future__ import annotations
 
