@@ -92,7 +92,7 @@ def fit_command(
     if from_log is not None:
         show_log(str(from_log), fit_model(model)[0] if model else None, as_json=as_json)
         return
-    model, gpu = _named(model, gpu)
+    model, gpu = _named(model, gpu, fraction if server == "vllm" else None)
     given = _settings(
         measured,
         {
@@ -116,12 +116,18 @@ def fit_command(
     if server == "vllm":
         _show(_answer(model, gpu, given, version, what_if or []), load, form, explain=explain)
     else:
-        _only_vllm({"--what-if": what_if, "--rps": rps, "--yaml": as_yaml, "--explain": explain})
+        _only_vllm((what_if, rps, prompt_tokens, output_tokens, version, as_yaml, explain))
         show_other(server, model, gpu, given, fraction, as_json=as_json)
 
 
-def _named(model: str | None, gpu: str | None) -> tuple[str, str]:
-    """Both; `InputError` where one is missing."""
+def _named(model: str | None, gpu: str | None, fraction: float | None) -> tuple[str, str]:
+    """Both; `InputError` where one is missing, or a fraction is given that vLLM has not."""
+    if fraction is not None:
+        raise InputError(
+            "is for other servers",
+            where="--fraction",
+            fix="Use --gpu-memory-utilization, or --server sglang",
+        )
     if model is None or gpu is None:
         missing = "MODEL" if model is None else "--gpu"
         raise InputError(
@@ -172,9 +178,20 @@ def _answer(
     return _Answer(columns, ways, serve_command(chosen, served), serve_yaml(chosen, served))
 
 
-def _only_vllm(options: dict[str, object]) -> None:
-    """`InputError` for one that is given: other servers have no answer to it."""
-    for name, value in options.items():
+_ONLY_VLLM = (
+    "--what-if",
+    "--rps",
+    "--prompt-tokens",
+    "--output-tokens",
+    "--vllm",
+    "--yaml",
+    "--explain",
+)
+
+
+def _only_vllm(values: tuple[object, ...]) -> None:
+    """`InputError` for an option that is given: other servers have no answer to it."""
+    for name, value in zip(_ONLY_VLLM, values, strict=True):
         if value:
             raise InputError(
                 "is for vLLM only", where=name, fix="Leave it out, or leave --server out"

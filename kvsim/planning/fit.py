@@ -26,6 +26,14 @@ from kvsim.planning.start import KvLayout, Start, start
 
 Verdict = Literal["fits", "does not fit", "too close to call"]
 LARGE_GPU_BYTES = 70 * GIB
+COUNTS = (
+    "block_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+)
+"""Settings that are at least 1 and have no default of a release."""
 MEASURABLE = ("total", "weights", "activation_peak", "non_torch", "cuda_graphs")
 """Terms that a measured value can replace."""
 
@@ -159,6 +167,7 @@ def fit(
     Raises `InputError` for settings out of range and for layers whose blocks are not covered.
     """
     given = settings or FitSettings()
+    check_counts(given, COUNTS)
     flags = _resolved(model, gpu, given, release)
     kv_dtype_bytes = 1 if flags.kv_cache_dtype == "fp8" else None
     tp = flags.tensor_parallel_size
@@ -283,21 +292,16 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
         max_in_flight=tokens * (2 if given.async_scheduling and release is LATEST else 1),
         given=given,
     )
-    for name in _COUNTS:
-        value = getattr(flags if hasattr(flags, name) else given, name)
-        if not 1 <= value <= MOST:
-            raise InputError(f"{name} must be from 1 to {MOST:,}, got {value:,}", where=name)
+    check_counts(flags, ("max_num_seqs", "max_num_batched_tokens"))
     return flags
 
 
-_COUNTS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "tensor_parallel_size",
-    "data_parallel_size",
-    "decode_context_parallel_size",
-)
+def check_counts(flags: FitSettings | Resolved, names: tuple[str, ...]) -> None:
+    """`InputError` for one of these settings that is no number of things."""
+    for name in names:
+        value = getattr(flags, name)
+        if not 1 <= value <= MOST:
+            raise InputError(f"{name} must be from 1 to {MOST:,}, got {value:,}", where=name)
 
 
 def _batched_tokens(release: Release, *, large: bool, length: int) -> int:

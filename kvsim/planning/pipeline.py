@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kvsim.catalog import Gpu, Model, weight_bytes
 from kvsim.catalog.weights import VECTOR_BYTES
 from kvsim.errors import InputError
-from kvsim.planning.fit import Fit, FitSettings, fit
+from kvsim.planning.fit import COUNTS, Fit, FitSettings, check_counts, fit
 from kvsim.planning.parallel import stage_layers, stage_weight_bytes
 from kvsim.planning.releases import LATEST, Release
 
@@ -59,6 +59,7 @@ def fit_pipeline(
     Embeddings are on the first stage, the head on the last. Raises `InputError` for layers of
     several kinds, whose places in the model are not known here, and as `fit` does.
     """
+    check_counts(settings, COUNTS)
     if len(model.groups) > 1 or (model.moe is not None and model.moe.dense_layers):
         raise InputError(
             f"{model.name} has layers of several kinds: which of them a stage gets is not covered",

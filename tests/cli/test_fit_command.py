@@ -250,12 +250,19 @@ def test_replicas_adapters_and_drafts_are_options_and_columns(kvsim: Command) ->
         (("--server", "sglang", "--dp", "2"), "data_parallel_size"),
         (("--server", "sglang", "--rps", "2"), "--rps"),
         (("--server", "sglang", "--what-if", "tp=2"), "--what-if"),
+        (("--server", "sglang", "--vllm", "0.11"), "--vllm"),
+        (("--server", "sglang", "--output-tokens", "3"), "--output-tokens"),
+        (("--fraction", "0.9"), "--gpu-memory-utilization"),
+        (("--pp", "2", "--dp", "0", "--enable-expert-parallel"), "data_parallel_size"),
+        (("--pp", "2", "--tp", "0"), "tensor_parallel_size"),
+        (("--pp", "0"), "pipeline_parallel_size"),
     ],
 )
 def test_settings_that_cannot_be_had_are_named(
     kvsim: Command, options: tuple[str, ...], named: str
 ) -> None:
     """With exit code 2, and never left out silently."""
-    found = kvsim("fit", "llama-3.1-8b", "--gpu", "h100", *options)
-    assert found.status == 2
-    assert named in found.err
+    for model in ("llama-3.1-8b", "mixtral-8x7b"):
+        found = kvsim("fit", model, "--gpu", "h100", *options)
+        assert found.status == 2
+        assert named in found.err
