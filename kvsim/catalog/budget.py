@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from kvsim.catalog.kv import kv_bytes_per_group_token
 from kvsim.catalog.kv_groups import GroupingRule, kv_groups
 from kvsim.catalog.model import Model
 from kvsim.catalog.start_rules import StartRules
-from kvsim.catalog.start_terms import Size, terms_of_release
+from kvsim.catalog.start_terms import Size, remainder, terms_of_release
 from kvsim.catalog.start_terms import Term as Term
 from kvsim.catalog.weights import ExpertSplit, weight_bytes
 from kvsim.errors import InputError
@@ -161,12 +160,10 @@ def estimate_budget(
         else terms_of_release(model, gpu, rules, size, graphs_in_budget=cuda_graphs_in_budget)
     )
     weights, activations, non_torch, graphs = (known.or_estimated(term) for term in terms)
-    spent = [weights, *further, activations, non_torch]
-    pool = _pool(budget, [*spent, *([graphs] if cuda_graphs_in_budget else [])])
-    groups = kv_groups(cached or model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
-    block_bytes = groups.block_tokens(block_size) * kv_bytes_per_group_token(
-        cached or model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
-    )
+    inside = [graphs] if cuda_graphs_in_budget else []
+    spent = [weights, *further, activations, non_torch, *inside]
+    pool = remainder("kv_pool", budget, spent, "vLLM")
+    block_bytes = _block_bytes(cached or model, tp, block_size, kv_dtype_bytes, layer_groups)
     return Budget(
         total=total,
         budget=budget,
@@ -180,6 +177,15 @@ def estimate_budget(
         num_blocks_low=max(0, pool.low // block_bytes),
         num_blocks_high=max(0, pool.high // block_bytes),
         further=tuple(further),
+    )
+
+
+def _block_bytes(
+    model: Model, tp: int, block_size: int, kv_dtype_bytes: int | None, rule: GroupingRule
+) -> int:
+    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=rule)
+    return groups.block_tokens(block_size) * kv_bytes_per_group_token(
+        model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
     )
 
 
@@ -304,20 +310,6 @@ def _cuda_graphs(model: Model, in_budget: bool) -> Term:
         round(high * GIB),
         formula=f"{low:g}..{high:g} GiB seen for {kind} models, {place} the budget",
         source="start-up logs of vLLM",
-    )
-
-
-def _pool(budget: Term, spent: list[Term]) -> Term:
-    size = budget.bytes - sum(term.bytes for term in spent)
-    below = [budget.bytes - budget.low, *(term.high - term.bytes for term in spent)]
-    above = [budget.high - budget.bytes, *(term.bytes - term.low for term in spent)]
-    return Term(
-        "kv_pool",
-        size,
-        size - round(math.hypot(*below)),
-        size + round(math.hypot(*above)),
-        formula=" - ".join(["budget", *(term.name for term in spent)]),
-        source="vLLM",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +32,21 @@ class Term:
     high: int
     formula: str
     source: str
+
+
+def remainder(name: str, whole: Term, spent: Sequence[Term], source: str) -> Term:
+    """`whole` less what is spent, in bytes; the terms' intervals add in quadrature."""
+    size = whole.bytes - sum(term.bytes for term in spent)
+    below = [whole.bytes - whole.low, *(term.high - term.bytes for term in spent)]
+    above = [whole.high - whole.bytes, *(term.bytes - term.low for term in spent)]
+    return Term(
+        name,
+        size,
+        size - round(math.hypot(*below)),
+        size + round(math.hypot(*above)),
+        formula=" - ".join([whole.name, *(term.name for term in spent)]),
+        source=source,
+    )
 
 
 class Size(NamedTuple):

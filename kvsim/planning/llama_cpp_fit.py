@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from kvsim.catalog import GIB, Gpu, GqaAttention, Model, Term, estimate_budget
+from kvsim.catalog.start_terms import remainder
 from kvsim.errors import InputError
 from kvsim.planning.llama_cpp import PADDING_CELLS, full_cells, pool, window_cells
 from kvsim.planning.others import OtherFit
@@ -78,7 +78,7 @@ def llama_cpp_fit(
         model, gpu, max_num_batched_tokens=N_UBATCH, max_num_seqs=1, measured=known
     )
     spent = [budget.weights, _buffer(model), _context()]
-    left = _left(budget.total, spent)
+    left = remainder("left_for_cache", budget.total, spent, "llama.cpp")
     tokens, low, high = (
         _longest(model, size, sequences) for size in (left.bytes, left.low, left.high)
     )
@@ -122,20 +122,6 @@ def _buffer(model: Model) -> Term:
 def _context() -> Term:
     low, middle, high = (round(one * GIB) for one in CONTEXT_GIB)
     return Term("cuda_context", middle, low, high, formula="seen", source="assumed")
-
-
-def _left(total: Term, spent: list[Term]) -> Term:
-    size = total.bytes - sum(term.bytes for term in spent)
-    below = [total.bytes - total.low, *(term.high - term.bytes for term in spent)]
-    above = [total.high - total.bytes, *(term.bytes - term.low for term in spent)]
-    return Term(
-        "left_for_cache",
-        size,
-        size - round(math.hypot(*below)),
-        size + round(math.hypot(*above)),
-        formula=" - ".join(["total", *(term.name for term in spent)]),
-        source="llama.cpp",
-    )
 
 
 def _longest(model: Model, available: int, sequences: int) -> int:

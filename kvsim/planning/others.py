@@ -5,12 +5,12 @@ Only the memory: kvsim simulates time with vLLM's scheduler.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kvsim.catalog import GIB, Gpu, Model, Term, estimate_budget, kv_bytes_per_token
+from kvsim.catalog.start_terms import remainder
 from kvsim.errors import InputError
 from kvsim.planning import sglang, tensorrt_llm
 from kvsim.planning.fit import Verdict
@@ -122,9 +122,8 @@ def other_fit(
 
 def _pool(server: SharingServer, total: Term, spent: list[Term], fraction: float) -> Term:
     """The server's formula at the middle, and its ends from those of the terms in quadrature."""
-    below = [total.bytes - total.low, *(term.high - term.bytes for term in spent)]
-    above = [total.high - total.bytes, *(term.bytes - term.low for term in spent)]
-    left = total.bytes - sum(term.bytes for term in spent)
+    rest = remainder("left", total, spent, server)
+    left = rest.bytes
     if server == "sglang":
         size = sglang.kv_memory_bytes(
             free_before_weights_bytes=total.bytes,
@@ -138,8 +137,8 @@ def _pool(server: SharingServer, total: Term, spent: list[Term], fraction: float
     return Term(
         "kv_pool",
         size,
-        size - round(scale * math.hypot(*below)),
-        size + round(scale * math.hypot(*above)),
+        size - round(scale * (left - rest.low)),
+        size + round(scale * (rest.high - left)),
         formula=f"{formula} [{total.bytes / GIB:.2f}, {left / GIB:.2f} GiB; {fraction:g}]",
         source=server,
     )
