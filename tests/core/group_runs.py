@@ -11,6 +11,7 @@ from kvsim.core.branches import BranchingAllocator
 from kvsim.core.group_scheduler import GroupScheduler
 from kvsim.core.plan import StepPlan, Transfer
 from kvsim.core.request import Branching, Fork, Request, Sequence
+from kvsim.core.vllm_scheduler import VllmScheduler
 
 MODEL_LEN = 200
 
@@ -156,3 +157,35 @@ class Device:
         size = self.memory.block_size
         read = [slots[table[p // size] * size + p % size] for p in range(branch.computed)]
         assert read == self.known(branch)[: branch.computed]
+
+
+def serve_side_by_side(
+    plain: VllmScheduler,
+    groups: GroupScheduler,
+    rows: list[tuple[int, int, int, int]],
+    alike: Callable[[StepPlan, StepPlan], None],
+) -> None:
+    """Both serve requests with one branch; `alike` compares the two after every step.
+
+    Rows are the gap to the arrival before (steps), prompt and output tokens, and the kind of
+    branching: none, a sample or a beam.
+    """
+    kinds = [None, Branching("parallel", 1), Branching("beam", 1, "wright_fisher")]
+    arrival, queue = 0, []
+    for index, (gap, prompt, output, kind) in enumerate(rows):
+        arrival += gap
+        queue.append((Request(f"r{index}", arrival, prompt, output), kinds[kind]))
+    for step in range(3000):
+        while queue and queue[0][0].arrival_ns <= step:
+            one, branches = queue.pop(0)
+            assert plain.refuse(one) == groups.refuse(one._replace(branches=branches))
+            if plain.refuse(one) is None:
+                plain.add(one)
+                groups.add(one._replace(branches=branches))
+        assert plain.has_work() == groups.has_work()
+        expected, plan = plain.schedule(), groups.schedule()
+        alike(expected, plan)
+        ended = [s.request.request_id for s in plain.complete(expected)]
+        assert [s.request.request_id for s in groups.complete(plan)] == ended
+        if not (queue or plain.has_work()) or not (plan.scheduled_tokens or plan.preempted):
+            break

@@ -15,7 +15,15 @@ from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import StepPlan
 from kvsim.core.request import Branching, Request, Sequence, State
 from kvsim.core.vllm_scheduler import VllmScheduler
-from tests.core.group_runs import MODEL_LEN, Device, request, scheduler, seeded_draw, steps
+from tests.core.group_runs import (
+    MODEL_LEN,
+    Device,
+    request,
+    scheduler,
+    seeded_draw,
+    serve_side_by_side,
+    steps,
+)
 
 # One branch
 
@@ -74,27 +82,13 @@ def test_requests_with_one_branch_are_served_as_by_the_vllm_scheduler(
     }
     plain = VllmScheduler(PagedAllocator(blocks, block_size), **common)
     groups = GroupScheduler(BranchingAllocator(blocks, block_size), draw=seeded_draw(1), **common)
-    kinds = [None, Branching("parallel", 1), Branching("beam", 1, "wright_fisher")]
-    arrival, queue = 0, []
-    for index, (gap, prompt, output, kind) in enumerate(rows):
-        arrival += gap
-        queue.append((Request(f"r{index}", arrival, prompt, output), kinds[kind]))
-    for step in range(3000):
-        while queue and queue[0][0].arrival_ns <= step:
-            one, branches = queue.pop(0)
-            assert plain.refuse(one) == groups.refuse(one._replace(branches=branches))
-            if plain.refuse(one) is None:
-                plain.add(one)
-                groups.add(one._replace(branches=branches))
-        assert plain.has_work() == groups.has_work()
-        expected, plan = plain.schedule(), groups.schedule()
+
+    def alike(expected: StepPlan, plan: StepPlan) -> None:
         assert view(plain, expected, plain.running(), plain.allocator.pool) == view(
             groups, plan, groups.running(), groups.memory.pool
         )
-        ended = [s.request.request_id for s in plain.complete(expected)]
-        assert [s.request.request_id for s in groups.complete(plan)] == ended
-        if not (queue or plain.has_work()) or not (plan.scheduled_tokens or plan.preempted):
-            break
+
+    serve_side_by_side(plain, groups, rows, alike)
 
 
 # Many branches
