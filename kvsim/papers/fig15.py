@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kvsim.papers.runs import length_pairs, variant_of
 from kvsim.papers.target import Figure, Interval, Job, NoResultError, Target, Values, within
 from kvsim.scenario import run_scenario
+from kvsim.workload import PairLengths
 from kvsim.workload.lengths import Streams
 
 SCENARIO = "papers/sosp23-fig15"
@@ -59,8 +60,8 @@ Ints = npt.NDArray[np.int64]
 
 def _pairs(job: Job) -> tuple[Ints, Ints]:
     lengths = length_pairs(job.lengths)
-    if job.lengths == "real":
-        prompts, outputs = lengths.prompt_tokens, lengths.output_tokens  # type: ignore[union-attr]
+    if isinstance(lengths, PairLengths):
+        prompts, outputs = lengths.prompt_tokens, lengths.output_tokens
     else:
         children = np.random.SeedSequence(job.seed).spawn(2)
         streams = Streams(*(np.random.Generator(np.random.PCG64(child)) for child in children))
