@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kvsim.cli.console import print_json, stdout_console
 from kvsim.cli.fit_log import show_log
@@ -43,19 +42,9 @@ from kvsim.cli.fit_other import show_other
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
-    from kvsim.planning.fit import Fit, FitSettings
+    from kvsim.planning.answer import Answer
+    from kvsim.planning.fit import FitSettings
     from kvsim.planning.load import Bounds
-    from kvsim.planning.ways import Way
-
-MAX_WHAT_IFS = 8
-_ALIASES = {
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "dp": "data_parallel_size",
-    "dcp": "decode_context_parallel_size",
-}
-_WORDS = {"kv_cache_dtype": ("auto", "fp8"), "speculative": ("ngram", "eagle", "mtp")}
-_SWITCHES = ("enable_expert_parallel", "fully_sharded_loras", "enable_prefix_caching")
 
 
 def fit_command(
@@ -114,7 +103,8 @@ def fit_command(
     )
     load, form = (rps, prompt_tokens, output_tokens), _form(as_yaml=as_yaml, as_json=as_json)
     if server == "vllm":
-        _show(_answer(model, gpu, given, version, what_if or []), load, form, explain=explain)
+        found = _answer(model, gpu, given, version, what_if or [])
+        _show(found, load, form, explain=explain)
     else:
         _only_vllm((what_if, rps, prompt_tokens, output_tokens, version, as_yaml, explain))
         show_other(server, model, gpu, given, fraction, as_json=as_json)
@@ -136,46 +126,23 @@ def _named(model: str | None, gpu: str | None, fraction: float | None) -> tuple[
     return model, gpu
 
 
-class _Answer(NamedTuple):
-    """What was asked, ways out of it, and what to paste: the set-up or its cheapest way out."""
+def _settings(measured: str | None, flags: dict[str, Any]) -> FitSettings:
+    from kvsim.planning.fit import FitSettings
+    from kvsim.planning.what_if import changed, measured_bytes
 
-    columns: dict[str, Fit]
-    """The set-up and its variations by title."""
-    ways: list[Way]
-    line: str
-    yaml: str
-
-    @property
-    def first(self) -> Fit:
-        """The set-up."""
-        return next(iter(self.columns.values()))
+    return changed(FitSettings(measured_bytes=measured_bytes(measured)), flags)
 
 
 def _answer(
     model: str, gpu: str, given: FitSettings, version: str | None, what_if: list[str]
-) -> _Answer:
+) -> Answer:
     from kvsim.catalog import get_gpu
-    from kvsim.planning.commands import serve_command, serve_yaml
-    from kvsim.planning.pipeline import fit_whole
+    from kvsim.planning.answer import answer
     from kvsim.planning.releases import LATEST, release_of
-    from kvsim.planning.ways import ways_out
 
-    if len(what_if) > MAX_WHAT_IFS:
-        raise InputError(
-            f"at most {MAX_WHAT_IFS} columns beside the first, got {len(what_if)}",
-            where="--what-if",
-            fix="Ask in several runs",
-        )
     shapes, served = fit_model(model)
-    device = get_gpu(gpu)
     release = LATEST if version is None else release_of(version)
-    found = fit_whole(shapes, device, given, release=release)
-    ways = ways_out(found, given)
-    columns = {f"{shapes.name}, {given.gpus} x {device.name}": found}
-    for text in what_if:
-        columns[text[:60]] = fit_whole(shapes, device, _what_if(given, text), release=release)
-    chosen = ways[0].fit if ways else found
-    return _Answer(columns, ways, serve_command(chosen, served), serve_yaml(chosen, served))
+    return answer(shapes, served, get_gpu(gpu), given, release=release, what_if=what_if)
 
 
 _ONLY_VLLM = (
@@ -203,13 +170,15 @@ def _form(*, as_yaml: bool, as_json: bool) -> str:
 
 
 def _show(
-    answer: _Answer,
+    answer: Answer,
     load: tuple[float | None, int | None, int | None],
     form: str,
     *,
     explain: bool,
 ) -> None:
-    met = _load(answer.first, *load)
+    from kvsim.planning.load import met_load
+
+    met = None if load == (None, None, None) else met_load(answer.first, *load)
     if form == "yaml":
         sys.stdout.write(answer.yaml)
     elif form == "json":
@@ -218,103 +187,7 @@ def _show(
         _print_table(answer, met, explain=explain)
 
 
-def _load(
-    found: Fit, rps: float | None, prompt_tokens: int | None, output_tokens: int | None
-) -> Bounds | float | None:
-    """What the load meets; without a rate, how many such requests fit; None without lengths."""
-    from kvsim.planning.load import Load, bounds, concurrency_of_all
-
-    if rps is None and prompt_tokens is None and output_tokens is None:
-        return None
-    if prompt_tokens is None or output_tokens is None:
-        raise InputError(
-            "a load needs both lengths of its requests",
-            where="--rps",
-            fix="Add --prompt-tokens and --output-tokens",
-        )
-    if rps is None:
-        return concurrency_of_all(found, prompt_tokens, output_tokens)
-    return bounds(found, Load(rps, prompt_tokens, output_tokens))
-
-
-def _measured(text: str | None) -> dict[str, int]:
-    from kvsim.catalog import GIB
-
-    known: dict[str, int] = {}
-    for name, value in _pairs(text or "", "--measured"):
-        known[name] = round(_number(value, name) * GIB)
-    return known
-
-
-def _what_if(given: FitSettings, text: str) -> FitSettings:
-    changes: dict[str, Any] = {}
-    for name, value in _pairs(text, "--what-if"):
-        name = _ALIASES.get(name, name)
-        changes[name] = value if name in _WORDS else _number(value, name)
-    return _changed(given, changes)
-
-
-def _pairs(text: str, option: str) -> list[tuple[str, str]]:
-    """`a=1,b=2` as pairs."""
-    pairs = []
-    for part in filter(None, text.split(",")):
-        name, sign, value = part.partition("=")
-        if not sign:
-            raise InputError(
-                f"{part[:40]!r} is not NAME=VALUE", where=option, fix="For example tp=8"
-            )
-        pairs.append((name.strip(), value.strip()))
-    return pairs
-
-
-def _number(text: str, name: str) -> float:
-    try:
-        value = float(text[:40])
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < 1e15:
-        raise InputError(f"must be a number, got {text[:40]!r}", where=name[:40])
-    return value
-
-
-def _settings(measured: str | None, flags: dict[str, Any]) -> FitSettings:
-    from kvsim.planning.fit import FitSettings
-
-    return _changed(FitSettings(measured_bytes=_measured(measured)), flags)
-
-
-def _changed(given: FitSettings, changes: dict[str, Any]) -> FitSettings:
-    """Settings with some values replaced; None leaves one as it is."""
-    known = {field.name for field in fields(given)} - {"measured_bytes"}
-    checked: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name not in known:
-            raise InputError(
-                f"{name[:40]!r} is no setting",
-                where="--what-if",
-                fix=f"Known: tp, {', '.join(sorted(known))}",
-            )
-        if value is None:
-            continue
-        if name in _WORDS:
-            if value not in _WORDS[name]:
-                known_words = " or ".join(_WORDS[name])
-                raise InputError(f"must be {known_words}, got {value[:40]!r}", where=name)
-            checked[name] = value
-        elif name in _SWITCHES:
-            if value not in (0, 1):
-                raise InputError(f"must be 0 or 1, got {value}", where=name)
-            checked[name] = bool(value)
-        elif name == "gpu_memory_utilization":
-            checked[name] = float(value)
-        else:
-            if value != int(value):
-                raise InputError(f"must be a whole number, got {value}", where=name)
-            checked[name] = int(value)
-    return replace(given, **checked)
-
-
-def _print_json(answer: _Answer, load: Bounds | float | None) -> None:
+def _print_json(answer: Answer, load: Bounds | float | None) -> None:
     from kvsim.planning.advice import advice
     from kvsim.planning.document import document
     from kvsim.planning.load_text import load_document
@@ -330,7 +203,7 @@ def _print_json(answer: _Answer, load: Bounds | float | None) -> None:
     )
 
 
-def _print_table(answer: _Answer, load: Bounds | float | None, *, explain: bool) -> None:
+def _print_table(answer: Answer, load: Bounds | float | None, *, explain: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

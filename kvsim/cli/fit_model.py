@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.catalog.config_file import MAX_CONFIG_BYTES, parse_config
 from kvsim.errors import InputError
 
 if TYPE_CHECKING:
     from kvsim.catalog import Model
 
-MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 """An index lists every tensor."""
 BESIDE = {
@@ -32,7 +31,9 @@ def fit_model(name: str) -> tuple[Model, str]:
     from kvsim.catalog import get_model, hf_id_of, model_from_config
 
     if name == "-":
-        config = _parsed(sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1), "stdin", MAX_CONFIG_BYTES)
+        config = parse_config(
+            sys.stdin.buffer.read(MAX_CONFIG_BYTES + 1), "stdin", MAX_CONFIG_BYTES
+        )
         return model_from_config(config, name="stdin", source="stdin"), "MODEL"
     path = Path(name)
     if path.suffix != ".json" and not path.is_dir():
@@ -58,18 +59,4 @@ def _read(path: Path, limit: int) -> dict[str, Any]:
             content = file.read(limit + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path), fix=fix) from None
-    return _parsed(content, str(path), limit)
-
-
-def _parsed(content: bytes, label: str, limit: int) -> dict[str, Any]:
-    fix = "Give the model's own file"
-    if len(content) > limit:
-        raise InputError(f"has more than {limit:,} bytes, the limit", where=label, fix=fix)
-    try:
-        config = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        problem = f"is not a JSON document: {str(error)[:100]}"
-        raise InputError(problem, where=label, fix=fix) from None
-    if not isinstance(config, dict):
-        raise InputError("must be a JSON object", where=label, fix=fix)
-    return config
+    return parse_config(content, str(path), limit)

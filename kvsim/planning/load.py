@@ -136,6 +136,23 @@ def concurrency_of_all(found: Fit, prompt_tokens: int, output_tokens: int) -> fl
     return replicas * concurrency_at(found, prompt_tokens, output_tokens)
 
 
+def met_load(
+    found: Fit, rps: float | None, prompt_tokens: int | None, output_tokens: int | None
+) -> Bounds | float | None:
+    """What the load meets; without a rate, how many such requests fit; None without lengths."""
+    if rps is None and prompt_tokens is None and output_tokens is None:
+        return None
+    if prompt_tokens is None or output_tokens is None:
+        raise InputError(
+            "a load needs both lengths of its requests",
+            where="--rps",
+            fix="Add --prompt-tokens and --output-tokens",
+        )
+    if rps is None:
+        return concurrency_of_all(found, prompt_tokens, output_tokens)
+    return bounds(found, Load(rps, prompt_tokens, output_tokens))
+
+
 class _Steady:
     """Times of a steady state of equal requests."""
 
