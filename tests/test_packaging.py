@@ -25,6 +25,7 @@ def test_the_wheel_holds_code_data_and_scenarios_and_nothing_else(wheel: Path) -
     assert {name.split("/")[0] for name in names} == {
         "kvsim",
         "gpu_backend",
+        "apps",
         "kvsim-0.1.0.dist-info",
     }
     assert {
@@ -32,6 +33,8 @@ def test_the_wheel_holds_code_data_and_scenarios_and_nothing_else(wheel: Path) -
         "kvsim/catalog/data/models.json",
         "kvsim/catalog/data/gpus.json",
         "gpu_backend/validate/templates/validation.html.j2",
+        "apps/dashboard/app.py",
+        "apps/dashboard/views/capacity.py",
         "kvsim/report/templates/report.html.j2",
         "kvsim/report/templates/report.css",
         "kvsim/report/templates/report.js",

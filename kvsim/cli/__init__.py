@@ -11,6 +11,7 @@ from kvsim.cli.calibrate import calibrate_command
 from kvsim.cli.catalogue import gpus_command, models_command
 from kvsim.cli.compare import compare_command
 from kvsim.cli.console import LostOutputError, command_streams, complain
+from kvsim.cli.dashboard import dashboard_command
 from kvsim.cli.export import export_command
 from kvsim.cli.fit import fit_command
 from kvsim.cli.plan import plan_command
@@ -52,6 +53,7 @@ def build_app() -> typer.Typer:
     app.command("fit")(fit_command)
     app.command("report")(report_command)
     app.command("compare")(compare_command)
+    app.command("dashboard")(dashboard_command)
     app.command("export")(export_command)
     app.command("reproduce")(reproduce_command)
     app.command("calibrate")(calibrate_command)

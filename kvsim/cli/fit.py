@@ -103,8 +103,7 @@ def fit_command(
     )
     load, form = (rps, prompt_tokens, output_tokens), _form(as_yaml=as_yaml, as_json=as_json)
     if server == "vllm":
-        found = _answer(model, gpu, given, version, what_if or [])
-        _show(found, load, form, explain=explain)
+        _show(_answer(model, gpu, given, version, what_if or []), load, form, explain=explain)
     else:
         _only_vllm((what_if, rps, prompt_tokens, output_tokens, version, as_yaml, explain))
         show_other(server, model, gpu, given, fraction, as_json=as_json)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from kvsim.cli.console import print_json, stdout_console
-from kvsim.errors import InputError
 
 if TYPE_CHECKING:
     from kvsim.planning.fit import FitSettings
     from kvsim.planning.others import OtherFit
-
-LLAMA_CPP = "llama.cpp"
-_KNOWN = ("tensor_parallel_size", "max_model_len", "kv_cache_dtype")
-_KNOWN_TO_LLAMA_CPP = ("max_model_len", "max_num_seqs", "measured_bytes")
-_FEW_LOGS = (
-    "The ends for llama.cpp are assumed, not measured: two logs with their buffer are known."
-)
-_ONLY_MEMORY = "Memory by the server's own rules; kvsim simulates time with vLLM's scheduler."
 
 
 def show_other(
@@ -37,82 +27,19 @@ def show_other(
     """Print what one of these servers would store. Raises `InputError` for another server."""
     from kvsim.catalog import get_gpu
     from kvsim.cli.fit_model import fit_model
-    from kvsim.planning.llama_cpp_fit import llama_cpp_fit
-    from kvsim.planning.others import FRACTIONS, SharingServer, other_fit
+    from kvsim.planning.other_answer import check_server, other_answer, other_document
 
-    if server not in (*FRACTIONS, LLAMA_CPP):
-        known = ", ".join(("vllm", *FRACTIONS, LLAMA_CPP))
-        raise InputError(f"{server[:40]!r} is not known", where="--server", fix=f"Known: {known}")
-    _check_known(server, given, fraction)
-    if server == LLAMA_CPP:
-        found = llama_cpp_fit(
-            fit_model(model)[0],
-            get_gpu(gpu),
-            max_model_len=given.max_model_len,
-            sequences=1 if given.max_num_seqs is None else given.max_num_seqs,
-            measured=given.measured_bytes,
-        )
-    else:
-        found = other_fit(
-            cast("SharingServer", server),
-            fit_model(model)[0],
-            get_gpu(gpu),
-            tp=given.tensor_parallel_size,
-            fraction=fraction,
-            max_model_len=given.max_model_len,
-            kv_dtype_bytes=1 if given.kv_cache_dtype == "fp8" else None,
-        )
+    check_server(server)
+    found = other_answer(server, fit_model(model)[0], get_gpu(gpu), given, fraction)
     if as_json:
-        print_json(_document(found))
+        print_json(other_document(found))
     else:
         _print(found)
 
 
-def _check_known(server: str, given: FitSettings, fraction: float | None) -> None:
-    """`InputError` for a setting that these servers' rules here do not know."""
-    from kvsim.planning.fit import FitSettings
-
-    default, known = FitSettings(), _KNOWN_TO_LLAMA_CPP if server == LLAMA_CPP else _KNOWN
-    asked = [
-        field.name
-        for field in fields(given)
-        if field.name not in known and getattr(given, field.name) != getattr(default, field.name)
-    ]
-    if server == LLAMA_CPP and fraction is not None:
-        asked.append("--fraction")
-    for name in asked:
-        raise InputError(
-            f"has no answer for {server}", where=name, fix="Leave it out, or leave --server out"
-        )
-
-
-def _document(found: OtherFit) -> dict[str, Any]:
-    return {
-        "server": found.server,
-        "model": found.model.name,
-        "gpu": found.gpu.name,
-        "tensor_parallel_size": found.tensor_parallel_size,
-        "fraction": found.fraction,
-        "max_model_len": found.max_model_len,
-        "verdict": found.verdict,
-        "terms": [
-            {"name": t.name, "bytes": t.bytes, "bytes_80_percent": [t.low, t.high]}
-            for t in found.terms
-        ],
-        "kv_tokens": found.tokens,
-        "kv_tokens_80_percent": [found.tokens_low, found.tokens_high],
-        "max_concurrency": found.max_concurrency,
-        "request_bytes": found.request_bytes,
-        "note": _note(found),
-    }
-
-
-def _note(found: OtherFit) -> str:
-    return f"{_FEW_LOGS} {_ONLY_MEMORY}" if found.server == LLAMA_CPP else _ONLY_MEMORY
-
-
 def _print(found: OtherFit) -> None:
     from kvsim.planning.fractions import FRACTIONS
+    from kvsim.planning.other_answer import other_note
     from kvsim.planning.start import printed_gib
 
     title = f"{found.server}, {found.model.name}, {found.tensor_parallel_size} x {found.gpu.name}"
@@ -130,5 +57,5 @@ def _print(found: OtherFit) -> None:
     table.add_row("verdict", found.verdict)
     console = stdout_console()
     console.print(table)
-    console.print(Text(f"In parentheses: 80 % intervals. {_note(found)}"), soft_wrap=True)
+    console.print(Text(f"In parentheses: 80 % intervals. {other_note(found)}"), soft_wrap=True)
     console.print(Text(f"{FRACTIONS[found.server]}."), soft_wrap=True)

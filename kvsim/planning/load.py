@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvsim.core.plan import Chunk, StepPlan
 from kvsim.cost import CalibratedClock
@@ -13,6 +14,7 @@ from kvsim.planning.fit import Fit
 Binding = Literal["KV memory", "max_num_seqs", "prefill", "decode"]
 _POINTS = 33
 """Lengths at which a request's blocks are counted, from its prompt to its end."""
+_LAW_POINTS = 9
 ENDLESS_BATCH = 1 << 16
 """A batch at which a step is all arithmetic and reading of KV."""
 COMPUTE_MARGIN = 1.1
@@ -108,7 +110,9 @@ def bounds(found: Fit, load: Load) -> Bounds:
     )
 
 
-def mean_blocks(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
+def mean_blocks(
+    found: Fit, prompt_tokens: int, output_tokens: int, *, points: int = _POINTS
+) -> float:
     """Blocks of one request, on average over its life from its prompt to its last token.
 
     Raises `InputError` for lengths out of range.
@@ -116,18 +120,52 @@ def mean_blocks(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
     _check_lengths(found, prompt_tokens, output_tokens)
     in_flight = min(found.settings.max_num_batched_tokens, prompt_tokens)
     lengths = (
-        prompt_tokens + round(point / (_POINTS - 1) * (output_tokens - 1))
-        for point in range(_POINTS)
+        prompt_tokens + round(point / (points - 1) * (output_tokens - 1)) for point in range(points)
     )
     blocks = (
         found.layout.blocks_per_request(length, max_in_flight=in_flight) for length in lengths
     )
-    return sum(blocks) / _POINTS
+    return sum(blocks) / points
 
 
 def concurrency_at(found: Fit, prompt_tokens: int, output_tokens: int) -> float:
     """Requests of this length, each somewhere in its life, that the blocks hold on average."""
     return found.start.num_blocks / mean_blocks(found, prompt_tokens, output_tokens)
+
+
+class LawConcurrency(NamedTuple):
+    """How many requests of a law of lengths the blocks of all replicas hold."""
+
+    requests: float
+    """On average; a request counts for as many steps as it has output tokens."""
+    refused: int
+    """Requests of the law that are longer than max_model_len and take no part."""
+    of: int
+    """Requests that the law was given by."""
+
+
+def concurrency_of_law(found: Fit, lengths: Sequence[tuple[int, int]]) -> LawConcurrency:
+    """Requests at once whose (prompt, output) tokens are like `lengths`, equally often each.
+
+    What runs at a moment is longer-lived than what arrives: a request is there for as many steps
+    as it has output tokens, so blocks are averaged with these as weights. Raises `InputError` where
+    every request is too long.
+    """
+    fitting = [one for one in lengths if sum(one) <= found.settings.max_model_len]
+    if not fitting:
+        raise InputError(
+            f"no request of these lengths has at most {found.settings.max_model_len:,} tokens",
+            where="max_model_len",
+            fix="Raise it, or choose shorter requests",
+        )
+    held = sum(
+        output * mean_blocks(found, prompt, output, points=_LAW_POINTS)
+        for prompt, output in fitting
+    )
+    mean = held / sum(output for _, output in fitting)
+    replicas = found.settings.given.data_parallel_size
+    requests = replicas * found.start.num_blocks / mean
+    return LawConcurrency(requests, len(lengths) - len(fitting), len(lengths))
 
 
 def concurrency_of_all(found: Fit, prompt_tokens: int, output_tokens: int) -> float:

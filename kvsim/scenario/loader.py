@@ -31,18 +31,21 @@ from kvsim.scenario.sizing import size_server
 from kvsim.scenario.variants import COMPARABLE, difference, merge, variants
 
 
-def load_scenario(name_or_path: str, overrides: Sequence[str] = ()) -> Scenario:
+def load_scenario(
+    name_or_path: str, overrides: Sequence[str] = (), *, confined: bool = False
+) -> Scenario:
     """Read and check a scenario with all its variants.
 
     `overrides` are `key.path=value` with the value in YAML; they change the base, so variants
-    inherit them. Raises `InputError` naming file and line, or the option.
+    inherit them. With `confined` no file outside the scenario's folder is read, whatever scenario
+    and options say. Raises `InputError` naming file and line, or the option.
     """
     found = find_scenario(name_or_path)
     document = read_document(found.path, found.label)
     loader = _Loader(document)
     for override in overrides:
         loader.override(override)
-    loader.resolve_files(found.path.parent)
+    loader.resolve_files(found.path.parent, confined=confined)
     if document.data.get("name") is None:
         document.data["name"] = scenario_name(found.path.stem)
     return loader.scenario()
@@ -115,7 +118,7 @@ class _Loader:
             if not below and not self._is_option(place):
                 del section[other]
 
-    def resolve_files(self, folder: Path) -> None:
+    def resolve_files(self, folder: Path, *, confined: bool) -> None:
         """Make paths absolute.
 
         A path on the command line is the user's own and relative to the working directory. One in
@@ -126,7 +129,7 @@ class _Loader:
             if not isinstance(section.get("path"), str):
                 continue
             given, place = section["path"], (*key, "path")
-            if self._is_option(place):
+            if self._is_option(place) and not confined:
                 section["path"] = str(Path(given).absolute())
                 if not self._is_option((*key, "sha256")):
                     section.pop("sha256", None)
@@ -140,6 +143,13 @@ class _Loader:
                     where=self._document.where(place),
                     fix="Give the path of a file",
                 ) from None
+            if not inside and confined:
+                raise InputError(
+                    f"{'.'.join(place)} leads out of the scenario's folder, got"
+                    f" {reprlib.repr(given)}",
+                    where=self._document.where(place),
+                    fix="Give the file itself, or use the command line",
+                )
             if not inside and not isinstance(section.get("sha256"), str):
                 raise InputError(
                     f"{'.'.join(place)} leads out of the scenario's folder, got {given!r}",

@@ -1,0 +1,28 @@
+"""What is computed once and kept: runs read back, catalogues, answers of `kvsim fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from apps.dashboard.places import Places, places, run_folder
+from kvsim.report.html_data import ReportData, read_report_data
+
+
+def here() -> Places:
+    """The folders of this dashboard."""
+    return places()
+
+
+def run_data(run_id: str) -> ReportData:
+    """A run of the list, read and reduced. Raises `InputError` as `read_report_data` does."""
+    path = run_folder(here(), run_id)
+    data: ReportData = _run_data(str(path), (path / "run.json").stat().st_mtime_ns)
+    return data
+
+
+@st.cache_resource(max_entries=12, show_spinner="Reading the run")
+def _run_data(path: str, written_ns: int) -> Any:
+    return read_report_data(Path(path))
