@@ -7,6 +7,8 @@ READY := .venv/.installed
 
 demo: env
 	$(BIN)/kvsim run quickstart
+	@echo
+	@echo "Next: $(BIN)/kvsim dashboard (pages in a browser), or $(BIN)/kvsim fit llama-3.1-8b --gpu h100"
 
 test: lint
 	$(BIN)/python -m pytest -q -n auto

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvsim.catalog.gpu import GIB, Gpu
 from kvsim.catalog.heads import split_heads
 from kvsim.catalog.kv import kv_bytes_per_group_token
-from kvsim.catalog.kv_groups import GroupingRule, kv_groups
+from kvsim.catalog.kv_groups import GroupingRule, KvGroups, kv_groups
 from kvsim.catalog.model import Model
 from kvsim.catalog.start_rules import StartRules
 from kvsim.catalog.start_terms import Size, remainder, terms_of_release
@@ -136,7 +136,9 @@ def estimate_budget(
     rules: StartRules | None = None,
     experts: ExpertSplit | None = None,
     further: Sequence[Term] = (),
+    encoder_step: Term | None = None,
     cached: Model | None = None,
+    groups: KvGroups | None = None,
 ) -> Budget:
     """The same where nothing may be left: the pool can be negative, and there are 0 blocks then.
 
@@ -146,24 +148,24 @@ def estimate_budget(
     of the budget, True for 0.21 and later. `measured` replaces terms by known bytes: `total`,
     `weights`, `activation_peak`, `non_torch`, `cuda_graphs`. `rules` are the constants of the
     server's release; without them, those of the shipped scenarios. `experts` divides routed
-    experts otherwise than over tp, `further` are terms loaded beside the model, `cached` is the
-    model with the layers of a draft, where the pool holds those too.
+    experts otherwise than over tp, `further` are terms loaded beside the model, `encoder_step` is
+    what encoders need while they are profiled, less what of it is among those. `cached` is the
+    model with the layers of a draft, where the pool holds those too; `groups` are its layers'
+    where they are known.
     """
     _check_limits(gpu_memory_utilization, block_size, max_num_batched_tokens, max_num_seqs)
     known = _Measured(measured or {})
     total = known.or_estimated(_total(gpu))
     budget = _budget(total, gpu_memory_utilization)
     size = Size(tp, max_num_batched_tokens, max_num_seqs, experts)
-    terms = (
-        _terms(model, size, cuda_graphs_in_budget)
-        if rules is None
-        else terms_of_release(model, gpu, rules, size, graphs_in_budget=cuda_graphs_in_budget)
-    )
+    terms = _estimated(model, gpu, (rules, encoder_step), size, graphs_in=cuda_graphs_in_budget)
     weights, activations, non_torch, graphs = (known.or_estimated(term) for term in terms)
     inside = [graphs] if cuda_graphs_in_budget else []
     spent = [weights, *further, activations, non_torch, *inside]
     pool = remainder("kv_pool", budget, spent, "vLLM")
-    block_bytes = _block_bytes(cached or model, tp, block_size, kv_dtype_bytes, layer_groups)
+    held = cached or model
+    groups = groups or kv_groups(held, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=layer_groups)
+    block_bytes = _block_bytes(held, groups, tp, block_size, kv_dtype_bytes)
     return Budget(
         total=total,
         budget=budget,
@@ -181,11 +183,46 @@ def estimate_budget(
 
 
 def _block_bytes(
-    model: Model, tp: int, block_size: int, kv_dtype_bytes: int | None, rule: GroupingRule
+    model: Model, groups: KvGroups, tp: int, block_size: int, kv_dtype_bytes: int | None
 ) -> int:
-    groups = kv_groups(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=rule)
+    if groups.pages is not None:
+        return groups.pages.block_bytes
+    if groups.token_bytes:
+        return groups.block_tokens(block_size) * groups.token_bytes
     return groups.block_tokens(block_size) * kv_bytes_per_group_token(
         model, groups.layers, tp=tp, kv_dtype_bytes=kv_dtype_bytes
+    )
+
+
+def _estimated(
+    model: Model,
+    gpu: Gpu,
+    asked: tuple[StartRules | None, Term | None],
+    size: Size,
+    *,
+    graphs_in: bool,
+) -> tuple[Term, ...]:
+    """Weights, activation peak with an encoder's step, non-torch memory and CUDA graphs."""
+    rules, encoder_step = asked
+    if rules is None:
+        terms = _terms(model, size, graphs_in)
+    else:
+        terms = terms_of_release(model, gpu, rules, size, graphs_in_budget=graphs_in)
+    weights, activations, *rest = terms
+    if encoder_step is not None:
+        activations = _larger(activations, encoder_step)
+    return (weights, activations, *rest)
+
+
+def _larger(decoder: Term, encoder: Term) -> Term:
+    """The peak of a profile of two steps, one after the other."""
+    return Term(
+        decoder.name,
+        max(decoder.bytes, encoder.bytes),
+        max(decoder.low, encoder.low),
+        max(decoder.high, encoder.high),
+        formula=f"the larger of {decoder.formula} and {encoder.formula}",
+        source=decoder.source,
     )
 
 

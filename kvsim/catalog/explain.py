@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvsim.catalog.budget import Budget
+from kvsim.catalog.compressed_bytes import compresses, kept, kept_bytes
 from kvsim.catalog.gpu import GIB, Gpu
 from kvsim.catalog.kv import (
     kv_bytes_per_token,
@@ -20,7 +21,14 @@ from kvsim.catalog.kv_layers import (
     unified_bytes,
     unified_waste,
 )
-from kvsim.catalog.model import GqaAttention, MlaAttention, Model, Moe, TokenAttention
+from kvsim.catalog.model import (
+    CompressedAttention,
+    GqaAttention,
+    MlaAttention,
+    Model,
+    Moe,
+    TokenAttention,
+)
 from kvsim.catalog.states import StateAttention
 from kvsim.catalog.weights import (
     active_parameters,
@@ -65,6 +73,14 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
     facts += [
         Fact("parameters", parameters(model), "parameters", f"by shape{published}"),
         Fact("weights", weight_bytes(model, tp=tp), "bytes/GPU", f"by shape, tp {tp}"),
+    ]
+    if model.encoder is not None:
+        size = model.encoder.elements
+        facts.append(Fact("encoder", size, "parameters", f"{config}: vision_config, audio_config"))
+    facts += [Fact("assumption", text, "", config) for text in model.assumptions]
+    if compresses(model):
+        return facts + _compressed_facts(model, kv_dtype_bytes or model.kv_dtype_bytes)
+    facts += [
         Fact(
             "kv_bytes_per_token",
             kv_bytes_per_token(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes),
@@ -78,10 +94,35 @@ def explain_model(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None = Non
             f"{_naive_formula(model)}: charges every query head; often quoted, wrong",
         ),
     ]
-    facts += [Fact("assumption", text, "", config) for text in model.assumptions]
     layers = layer_kvs(model, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
     mixed = len(layers) > 1 or any(layer.state_bytes for layer in layers)
     return facts + (_layer_facts(model, layers) if mixed else [])
+
+
+def _compressed_facts(model: Model, element_bytes: int) -> list[Fact]:
+    """What a request of full length keeps where entries stand for several tokens."""
+    tokens = model.max_position
+    at = f"one request of {tokens:,} tokens, {8 * element_bytes}-bit entries"
+    facts = [
+        Fact(
+            f"kv_request.{one.part}" + (f".ratio_{one.ratio}" if one.ratio else ""),
+            one.bytes,
+            "bytes/request/GPU",
+            f"{at}: {one.formula()}, not divided by tp",
+        )
+        for one in kept(model, tokens, element_bytes)
+    ]
+    total = kept_bytes(model, tokens, element_bytes)
+    return [
+        *facts,
+        Fact("kv_request.sum", total, "bytes/request/GPU", f"{at}: sum of the above"),
+        Fact(
+            f"kv_bytes_per_token.at_{tokens}",
+            round(total / tokens, 1),
+            "bytes/token/GPU",
+            f"{at}: the sum / {tokens:,}; shorter requests take more per token",
+        ),
+    ]
 
 
 def _counted_layers(model: Model) -> str:
@@ -140,7 +181,7 @@ def _limit_facts(model: Model, tp: int) -> list[Fact]:
                     f"{where} of {state.state_formula(tp)}",
                 )
             )
-        if not isinstance(group.attention, StateAttention) and group.attention.index_bytes:
+        if isinstance(group.attention, GqaAttention | MlaAttention) and group.attention.index_bytes:
             facts.append(
                 Fact("index_bytes", group.attention.index_bytes, "bytes/token/layer/GPU", where)
             )
@@ -217,13 +258,11 @@ def _attention_facts(attention: TokenAttention, config: str) -> list[Fact]:
                 f"{config}: head_dim, else hidden_size / num_attention_heads",
             ),
         ]
-    names = (
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "v_head_dim",
-    )
+    if isinstance(attention, CompressedAttention):
+        names: tuple[str, ...] = ("head_dim", "q_lora_rank", "o_groups", "o_lora_rank")
+    else:
+        names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+        names += ("v_head_dim",)
     return [
         *facts,
         *(Fact(name, getattr(attention, name), "elements", f"{config}: {name}") for name in names),

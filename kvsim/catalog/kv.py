@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsim.catalog.model import LayerGroup, Model
+from kvsim.catalog.model import CompressedAttention, LayerGroup, Model
 from kvsim.catalog.states import StateAttention
 from kvsim.errors import InputError
 
@@ -28,8 +28,18 @@ def kv_bytes_per_token(model: Model, *, tp: int = 1, kv_dtype_bytes: int | None 
 
 
 def layer_bytes_per_token(group: LayerGroup, tp: int, element_bytes: int) -> int:
-    """Bytes that one layer of the group keeps of a token on one GPU, its index key included."""
+    """Bytes that one layer of the group keeps of a token on one GPU, its index key included.
+
+    `InputError` for a compressed past, whose entries stand for several tokens.
+    """
     attention = group.attention
+    if isinstance(attention, CompressedAttention):
+        raise InputError(
+            "layers with a compressed past (compress_ratios) have no bytes per token: what they"
+            " keep depends on the length",
+            where="model",
+            fix="Use kvsim fit for vLLM 0.21 and later, without a load: only its memory is known",
+        )
     if isinstance(attention, StateAttention):
         return 0
     return attention.kv_elements(tp) * element_bytes + attention.index_bytes

@@ -26,6 +26,32 @@ class LayerType(NamedTuple):
     tokens_factor: int = 1
     """A block holds so many times the usual tokens: blocks of all types are of one size in bytes,
     and a token takes fewer bytes of these layers."""
+    block_tokens: int = 0
+    """Tokens of a block of this type alone; 0: the usual ones."""
+    page_bytes: int = 0
+    """Bytes of one page of each of the layers, where pages differ in size; 0: they do not."""
+
+
+class PageRules(NamedTuple):
+    """How a release shares the pool between caches with pages of several sizes."""
+
+    block: Literal["tuples", "sizes", "dense"]
+    """What a block of the pool has room for: a page of every size for each layer of the widest
+    group, of each size as many as the group with most of them has, or the largest group."""
+    counts_by_group: bool
+    """Whether the printed concurrency counts each group's blocks, else their bytes in blocks of
+    the first group."""
+
+
+class Pages(NamedTuple):
+    """A pool of pages of several sizes."""
+
+    block_tokens: int
+    """Tokens of a block, as set by block_size."""
+    block_bytes: int
+    checked_bytes: int
+    """Bytes that the start-up check counts for a block."""
+    counts_by_group: bool
 
 
 class KvGroups(NamedTuple):
@@ -37,6 +63,10 @@ class KvGroups(NamedTuple):
     """In the order of the model."""
     state_tokens: int = 0
     """Tokens whose KV takes as many bytes of a layer as a state does; 0 without states."""
+    pages: Pages | None = None
+    """Where caches have pages of several sizes."""
+    token_bytes: int = 0
+    """Bytes of a token in all layers of one group that differ in bytes; 0: they are alike."""
 
     @property
     def is_uniform(self) -> bool:
@@ -51,6 +81,8 @@ class KvGroups(NamedTuple):
     @property
     def padding_layers(self) -> int:
         """Layers of all groups that hold nothing."""
+        if self.pages is not None:
+            return 0
         return self.num_groups * self.layers - sum(one.layers for one in self.types)
 
     def has(self, *kinds: LayerKind) -> bool:
@@ -61,8 +93,10 @@ class KvGroups(NamedTuple):
         """Tokens per block: more than asked for where a state would not fit.
 
         `ceil(state_bytes / bytes per token of a layer)`, rounded up to 16: blocks of all groups
-        are of one size in bytes.
+        are of one size in bytes. Pages of several sizes have tokens of their own.
         """
+        if self.pages is not None:
+            return self.pages.block_tokens
         if not self.state_tokens:
             return block_size
         return max(block_size, -(-self.state_tokens // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT)
@@ -86,12 +120,17 @@ def kv_groups(
     """The groups of a model by one of vLLM's rules (`group_layers`), or `unified`: one group.
 
     A state beside a layer's attention counts as a layer of its own (Falcon-H1). Where layers differ
-    in bytes per token, a block of the narrower ones holds more tokens. Raises `InputError` where
-    that is no whole number of times, and for `unified` where layers keep a state, which has no
-    tokens, or differ in bytes.
+    in bytes per token, they share one block table if all keep every token, but by `min` (vLLM 0.11
+    and later: a start of GLM-5.3 has 53,763 blocks of 64 * 47,700 bytes); else a block of the
+    narrower ones holds more tokens. Raises `InputError` where that is no whole number of times, and
+    for `unified` where layers keep a state, which has no tokens, or differ in bytes.
     """
     _check_covered(model)
     kept = [group for group in model.groups if group.kind != "none"]
+    if rule in ("max_if_close", "gcd"):
+        mixed = _one_table(model, kept, tp, kv_dtype_bytes)
+        if mixed is not None:
+            return mixed
     layers: dict[tuple[LayerKind, int | None, int], int] = {}
     for group in kept:
         factor = _tokens_factor(model, group, tp, kv_dtype_bytes)
@@ -123,6 +162,20 @@ def kv_groups(
     return KvGroups(size, tuple(types), _state_tokens(model, tp, kv_dtype_bytes))
 
 
+def _one_table(
+    model: Model, kept: list[LayerGroup], tp: int, kv_dtype_bytes: int | None
+) -> KvGroups | None:
+    """One group of layers that all keep every token and differ in bytes; None for any other."""
+    if any(group.kind != "full" or group.beside is not None for group in kept):
+        return None
+    size = kv_dtype_bytes or model.kv_dtype_bytes
+    by_group = [(group.layers, layer_bytes_per_token(group, tp, size)) for group in kept]
+    if len({width for _, width in by_group}) == 1:
+        return None
+    total = sum(layers * width for layers, width in by_group)
+    return uniform_groups(sum(layers for layers, _ in by_group))._replace(token_bytes=total)
+
+
 def _tokens_factor(model: Model, group: LayerGroup, tp: int, kv_dtype_bytes: int | None) -> int:
     """How many times the tokens of the widest layers a block of this group holds."""
     if not group.keeps_text:
@@ -148,6 +201,13 @@ def _check_covered(model: Model) -> None:
             fix="Choose a model with attention",
         )
     for group in model.groups:
+        if group.kind == "compressed":
+            raise InputError(
+                f"{model.name} has layers with a compressed past (compress_ratios), whose pages"
+                " are of several sizes: they share no blocks of one size with others",
+                where="model",
+                fix="Ask kvsim fit for vLLM 0.21 or later, whose pages are known",
+            )
         if group.kind == "cross":
             raise InputError(
                 f"{model.name} has layers with cross-attention to an encoder's tokens, whose blocks"
@@ -174,7 +234,8 @@ def blocks_per_request(
     takes one block.
     """
     return sum(
-        one.groups * _blocks(one, tokens, block_size * one.tokens_factor, max_in_flight)
+        one.groups
+        * _blocks(one, tokens, one.block_tokens or block_size * one.tokens_factor, max_in_flight)
         for one in groups.types
     )
 

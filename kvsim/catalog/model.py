@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from kvsim.catalog.compressed import CompressedAttention as CompressedAttention
+from kvsim.catalog.encoder import Encoder
 from kvsim.catalog.heads import split_heads
 from kvsim.catalog.states import GatedDeltaNet as GatedDeltaNet
 from kvsim.catalog.states import NoAttention, StateAttention
@@ -32,9 +34,9 @@ DTYPE_BYTES = {
 }
 """Bytes per element of the weight types the catalogue knows. mxfp4 and mxfp8 have a byte of scale
 per 32 elements, nvfp4 one per 16; scales of other types are `Model.weight_scale_bytes`."""
-LayerKind = Literal["full", "sliding", "chunked", "state", "cross", "none"]
-"""What a layer keeps of a request: all tokens, the last ones, those of a chunk, one state, the
-encoder's tokens, or nothing."""
+LayerKind = Literal["full", "sliding", "chunked", "compressed", "state", "cross", "none"]
+"""What a layer keeps of a request: all tokens, the last ones, those of a chunk, the last ones and
+entries for several earlier ones, one state, the encoder's tokens, or nothing."""
 INDEX_SCALE_BYTES = 4
 INDEX_SCALE_ELEMENTS = 128
 """Index keys beside a latent cache have one byte per element and a scale per 128."""
@@ -187,7 +189,7 @@ class MlaAttention:
         return self.q_lora_rank + self.kv_lora_rank + 2 * self.index_head_dim
 
 
-TokenAttention = GqaAttention | MlaAttention
+TokenAttention = GqaAttention | MlaAttention | CompressedAttention
 """Attention that keeps something of every token it may still attend to."""
 Attention = TokenAttention | StateAttention
 
@@ -205,6 +207,8 @@ class LayerGroup:
     of the current chunk on; None: all of them."""
     cross: bool = False
     """Whether the layers attend to an encoder's tokens and keep none of the text's."""
+    image_tokens: tuple[int, int] = (0, 0)
+    """Fewest and most of an image that such layers keep."""
     beside: StateAttention | None = None
     """What works beside the attention of each layer and keeps a state (Falcon-H1)."""
 
@@ -217,6 +221,8 @@ class LayerGroup:
             return "state"
         if isinstance(self.attention, GqaAttention) and not self.attention.own_kv:
             return "none"
+        if isinstance(self.attention, CompressedAttention):
+            return "compressed"
         if self.cross:
             return "cross"
         if self.chunk is not None:
@@ -226,7 +232,7 @@ class LayerGroup:
     @property
     def keeps_text(self) -> bool:
         """Whether the layers keep something of every token they may still attend to."""
-        return self.kind in ("full", "sliding", "chunked")
+        return self.kind in ("full", "sliding", "chunked", "compressed")
 
     @property
     def limit_tokens(self) -> int | None:
@@ -267,10 +273,11 @@ class Moe:
 
 
 class ExtraWeights(NamedTuple):
-    """Parameters outside the layers' attention and feed-forward, in 16 bits."""
+    """Parameters outside the layers' attention and feed-forward."""
 
     name: str
     elements: int
+    element_bytes: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +312,8 @@ class Model:
     """Element type of the attention's matrices; None: `weight_dtype`."""
     checkpoint_bytes: int | None = None
     """Size of the published checkpoint, which replaces the bytes by shape on one GPU."""
+    encoder: Encoder | None = None
+    """Towers of images and sound before the decoder, in none of the other figures."""
     assumptions: tuple[str, ...] = ()
     """What the configuration leaves open and how it was read."""
     published_size: str = ""

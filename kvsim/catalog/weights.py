@@ -155,4 +155,5 @@ def _shape_bytes(model: Model, tp: int, experts: ExpertSplit | None) -> int:
     shared = moe_layers(model) * expert_elements(model, tp)[1]
     matrices += (terms.pop("experts") - shared) * model.expert_element_bytes
     matrices += shared * model.shared_expert_element_bytes
-    return round(matrices) + sum(terms.values()) * VECTOR_BYTES
+    wider = sum((one.element_bytes - VECTOR_BYTES) * one.elements for one in model.extra_weights)
+    return round(matrices) + sum(terms.values()) * VECTOR_BYTES + wider

@@ -23,10 +23,12 @@ from kvsim.cli.fit_options import (
     GpuName,
     Gpus,
     Length,
+    Limits,
     LoraRank,
     Loras,
     Measured,
     ModelName,
+    OnlyText,
     Output,
     Prompt,
     Replicas,
@@ -65,6 +67,8 @@ def fit_command(
     max_loras: Loras = 0,
     max_lora_rank: LoraRank = 16,
     speculative: Draft = None,
+    limit_mm_per_prompt: Limits = None,
+    language_model_only: OnlyText = False,
     version: Version = None,
     measured: Measured = None,
     what_if: WhatIf = None,
@@ -82,25 +86,23 @@ def fit_command(
         show_log(str(from_log), fit_model(model)[0] if model else None, as_json=as_json)
         return
     model, gpu = _named(model, gpu, fraction if server == "vllm" else None)
-    given = _settings(
-        measured,
-        {
-            "tensor_parallel_size": tp,
-            "pipeline_parallel_size": pp,
-            "max_model_len": max_model_len,
-            "gpu_memory_utilization": gpu_memory_utilization,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "kv_cache_dtype": kv_cache_dtype,
-            "block_size": block_size,
-            "data_parallel_size": dp,
-            "enable_expert_parallel": enable_expert_parallel,
-            "decode_context_parallel_size": dcp,
-            "max_loras": max_loras,
-            "max_lora_rank": max_lora_rank,
-            "speculative": speculative,
-        },
-    )
+    flags = {
+        "tensor_parallel_size": tp,
+        "pipeline_parallel_size": pp,
+        "max_model_len": max_model_len,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_cache_dtype": kv_cache_dtype,
+        "block_size": block_size,
+        "data_parallel_size": dp,
+        "enable_expert_parallel": enable_expert_parallel,
+        "decode_context_parallel_size": dcp,
+        "max_loras": max_loras,
+        "max_lora_rank": max_lora_rank,
+        "speculative": speculative,
+    }
+    given = _settings((measured, limit_mm_per_prompt), flags, only_text=language_model_only)
     load, form = (rps, prompt_tokens, output_tokens), _form(as_yaml=as_yaml, as_json=as_json)
     if server == "vllm":
         _show(_answer(model, gpu, given, version, what_if or []), load, form, explain=explain)
@@ -125,11 +127,19 @@ def _named(model: str | None, gpu: str | None, fraction: float | None) -> tuple[
     return model, gpu
 
 
-def _settings(measured: str | None, flags: dict[str, Any]) -> FitSettings:
+def _settings(
+    texts: tuple[str | None, str | None], flags: dict[str, Any], *, only_text: bool
+) -> FitSettings:
+    """`texts`: measured terms, and most items of a prompt."""
     from kvsim.planning.fit import FitSettings
-    from kvsim.planning.what_if import changed, measured_bytes
+    from kvsim.planning.what_if import changed, items_per_prompt, measured_bytes
 
-    return changed(FitSettings(measured_bytes=measured_bytes(measured)), flags)
+    measured, limits = texts
+    known, items = measured_bytes(measured), items_per_prompt(limits)
+    first = FitSettings(
+        measured_bytes=known, limit_mm_per_prompt=items, language_model_only=only_text
+    )
+    return changed(first, flags)
 
 
 def _answer(
@@ -137,10 +147,10 @@ def _answer(
 ) -> Answer:
     from kvsim.catalog import get_gpu
     from kvsim.planning.answer import answer
-    from kvsim.planning.releases import LATEST, release_of
+    from kvsim.planning.pool_groups import release_for
 
     shapes, served = fit_model(model)
-    release = LATEST if version is None else release_of(version)
+    release = release_for(shapes, version)
     return answer(shapes, served, get_gpu(gpu), given, release=release, what_if=what_if)
 
 

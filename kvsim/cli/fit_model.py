@@ -17,6 +17,7 @@ MAX_INDEX_BYTES = 64 * 1024 * 1024
 """An index lists every tensor."""
 BESIDE = {
     "quantization": ("hf_quant_config.json", MAX_CONFIG_BYTES),
+    "processor": ("preprocessor_config.json", MAX_CONFIG_BYTES),
     "index": ("model.safetensors.index.json", MAX_INDEX_BYTES),
 }
 """Files that are read where they lie beside a config.json."""

@@ -69,3 +69,13 @@ Dealt = Annotated[
 Loras = Annotated[int, typer.Option(help="Adapters that room is taken for; 0: none.")]
 LoraRank = Annotated[int, typer.Option(help="Their largest rank.")]
 Draft = Annotated[str | None, typer.Option(help="ngram, eagle or mtp: how tokens are guessed.")]
+Limits = Annotated[
+    str | None,
+    typer.Option(
+        "--limit-mm-per-prompt",
+        help="Most items of a prompt, e.g. image=2,video=0, or as JSON; 0 for all: no encoder.",
+    ),
+]
+OnlyText = Annotated[
+    bool, typer.Option("--language-model-only", help="Leave encoders of images and sound out.")
+]

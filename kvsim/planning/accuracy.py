@@ -22,6 +22,7 @@ from kvsim.catalog.start_rules import (
     activation_peak,
 )
 from kvsim.planning.fit import Fit, FitSettings, fit
+from kvsim.planning.printed import printed_terms
 from kvsim.planning.releases import Release
 
 TERMS = ("weights", "activation_peak", "non_torch", "cuda_graphs", "kv_pool")
@@ -110,7 +111,7 @@ def compared(start_ups: Sequence[StartUp]) -> tuple[Row, ...]:
 def _row(one: StartUp, rules: Callable[[StartRules], StartRules]) -> Row:
     release = replace(one.release, rules=rules(one.release.rules))
     found = fit(one.model, one.gpu, one.settings, release=release)
-    estimates = {term.name: term for term in found.budget.terms()}
+    estimates = printed_terms(found.budget)
     terms = {
         name: Compared(
             value,
@@ -192,7 +193,7 @@ def _ratios(start_ups: Iterable[StartUp], term: str) -> list[float]:
     for one in start_ups:
         if term in one.reported:
             found = fit(one.model, one.gpu, one.settings, release=one.release)
-            estimate = getattr(found.budget, term).bytes / GIB
+            estimate = printed_terms(found.budget)[term].bytes / GIB
             ratios.append(one.reported[term] / estimate)
     return ratios
 
@@ -220,7 +221,7 @@ def _left_factors(start_ups: Iterable[StartUp]) -> list[float]:
             continue
         budget = fit(one.model, one.gpu, one.settings, release=one.release).budget
         left = budget.budget.bytes / GIB - one.reported["kv_pool"]
-        left -= one.reported.get("weights", budget.weights.bytes / GIB)
+        left -= one.reported.get("weights", printed_terms(budget)["weights"].bytes / GIB)
         left -= budget.non_torch.bytes / GIB
         left -= budget.cuda_graphs.bytes / GIB if one.release.graphs_in_budget else 0.0
         factor = _factor(one, left)

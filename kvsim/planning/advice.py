@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvsim.catalog import GqaAttention, MlaAttention, kv_bytes_per_token, naive_kv_bytes_per_token
+from kvsim.catalog import (
+    GIB,
+    GqaAttention,
+    MlaAttention,
+    kv_bytes_per_token,
+    naive_kv_bytes_per_token,
+)
+from kvsim.catalog.compressed import CompressedAttention
+from kvsim.catalog.compressed_bytes import compresses, kept_bytes
 from kvsim.catalog.model import DTYPE_BYTES
+from kvsim.planning.document import request_bytes
 from kvsim.planning.fit import Fit
+from kvsim.planning.pool_groups import image_tokens
 
 OFFLOAD = (
     "Offloading KV to CPU memory or to disk does not lift the limit of one request: the KV of a"
@@ -30,12 +40,40 @@ def advice(found: Fit) -> list[str]:
     return [
         *said,
         *(f"{text[0].upper()}{text[1:]}." for text in found.model.assumptions),
+        *_of_encoder(found),
         *_of_ranks(found),
         *_of_layers(found),
+        *_of_images(found),
         *_of_heads(found),
         *_of_precision(found),
         NOT_MONOTONIC,
     ]
+
+
+def _of_encoder(found: Fit) -> Iterator[str]:
+    """What is profiled of it, and by name what is not known."""
+    encoder = found.model.encoder
+    if encoder is None:
+        return
+    if found.release.encoder is None:
+        yield (
+            "vLLM v0 profiles a batch of prompts full of images, 1 to 37 GiB in start-up logs:"
+            " it is not in the figures; give --measured activation_peak=GIB."
+        )
+        return
+    for what in encoder.unknown:
+        yield (
+            f"Of the encoder, {what} is not known here; what your server prints replaces it:"
+            " --measured weights=GIB,activation_peak=GIB."
+        )
+    taken = [term.bytes for term in found.budget.further if term.name.startswith("encoder_")]
+    if found.encoder is not None:
+        back = "gives that back" if found.release.encoder.leaves_out == "all" else "saves the run"
+        yield (
+            f"The encoder takes {sum(taken) / GIB:.2f} GiB and a profiled run of"
+            f" {found.encoder.items:,} {found.encoder.modality} items: without images,"
+            f" limit-mm-per-prompt 0 {back}."
+        )
 
 
 def _of_ranks(found: Fit) -> Iterator[str]:
@@ -50,7 +88,7 @@ def _of_ranks(found: Fit) -> Iterator[str]:
         return
     yield f"Figures are per GPU of {tp}; the one with the least memory sets the blocks of all."
     attention = found.model.attention
-    if isinstance(attention, MlaAttention):
+    if isinstance(attention, MlaAttention | CompressedAttention):
         yield (
             f"The latent cache is not divided by tensor parallelism: each of the {tp} GPUs holds"
             " all of it."
@@ -89,6 +127,9 @@ def _of_layers(found: Fit) -> Iterator[str]:
 
     A state beside a layer's attention counts as a layer, as it does in the pool.
     """
+    if compresses(found.model):
+        yield from _of_compressed(found)
+        return
     layers = {"full": 0, "sliding": 0, "chunked": 0, "state": 0}
     for group in found.model.groups:
         if group.kind in layers:
@@ -113,10 +154,48 @@ def _of_layers(found: Fit) -> Iterator[str]:
         )
 
 
+def _of_images(found: Fit) -> Iterator[str]:
+    """What an image takes of the pool where layers attend to it."""
+    least, most = image_tokens(found.model)
+    if not most:
+        return
+    size = found.layout.block_tokens
+    layers = sum(group.layers for group in found.model.groups if group.kind == "cross")
+    yield (
+        f"An image takes {-(-least // size):,} to {-(-most // size):,} blocks more, for {least:,}"
+        f" to {most:,} tokens; the printed concurrency counts the text alone. Every block has room"
+        f" in all {found.model.layers} layers, though only {layers} read the image and the others"
+        " the text."
+    )
+
+
+def _of_compressed(found: Fit) -> Iterator[str]:
+    """The past in entries for several tokens each, and what a server counts beside it."""
+    length, request = found.settings.max_model_len, request_bytes(found)
+    real = kept_bytes(found.model, length, 1)
+    yield (
+        "Layers keep a window and entries that stand for several tokens: no single number of bytes"
+        f" per token holds; a request of {length:,} tokens needs {real / length:,.0f} per token."
+    )
+    yield (
+        f"The server counts {request / real:.1f} times that for it: windows and compressor states"
+        f" are given room for {found.settings.max_in_flight:,} tokens in flight; fewer"
+        " max_num_batched_tokens let more requests in."
+    )
+    yield (
+        "The cache is counted in 8 bits, 584 bytes per entry, at any kv_cache_dtype: many releases"
+        " start with fp8 alone. FlashInfer's rows on Blackwell are smaller."
+    )
+
+
 def _of_heads(found: Fit) -> Iterator[str]:
     model, attention = found.model, found.model.attention
-    real = kv_bytes_per_token(model)
-    factor = naive_kv_bytes_per_token(model) / real if real else 1.0
+    if compresses(model):
+        real = kept_bytes(model, found.settings.max_model_len, 1)
+        factor = found.naive_request_bytes / real
+    else:
+        real = kv_bytes_per_token(model)
+        factor = naive_kv_bytes_per_token(model) / real if real else 1.0
     if factor < _NAIVE_FACTOR:
         return
     cached = "Only a latent vector is cached"

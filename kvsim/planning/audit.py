@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvsim.catalog import GIB, Model, kv_groups, weight_bytes
+from kvsim.catalog import GIB, Model, weight_bytes
 from kvsim.catalog.kv import kv_bytes_per_group_token
-from kvsim.catalog.kv_groups import GroupingRule
 from kvsim.errors import InputError
 from kvsim.planning import checks_llama_cpp, checks_sglang, checks_tensorrt_llm
 from kvsim.planning.checks import Check as Check
 from kvsim.planning.checks import number as _number
+from kvsim.planning.pool_groups import fit_groups
 from kvsim.planning.releases import LATEST, Engine, Release, release_of
 from kvsim.planning.start import KvLayout
 from kvsim.planning.start import start as start_of
 from kvsim.startup_logs import Reading, StartupLog
 
 WEIGHTS_TOLERANCE = 0.01
+USUAL_BATCHED_TOKENS = 8192
+"""Of a large GPU, where the log does not say."""
 """Of the weights by shape: scales, buffers and padding are not counted."""
 CONCURRENCY_DIGITS = 0.005
 MOST_GROUPS = 64
@@ -160,7 +162,7 @@ def _num_groups(log: StartupLog) -> int:
 
 def _block_size(log: StartupLog) -> int:
     found = _number(log.settings.get("block_size"))
-    return 16 if found is None else int(found[0])
+    return 16 if found is None or found[0] < 1 else int(found[0])
 
 
 def _concurrency(log: StartupLog, release: Release) -> Iterator[Check]:
@@ -197,7 +199,7 @@ def _stored_tokens(log: StartupLog) -> float:
 
 def _tp(log: StartupLog) -> int:
     found = _number(log.settings.get("tensor_parallel_size"))
-    return 1 if found is None else int(found[0])
+    return 1 if found is None or found[0] < 1 else int(found[0])
 
 
 def _weights(log: StartupLog, model: Model) -> Iterator[Check]:
@@ -206,6 +208,8 @@ def _weights(log: StartupLog, model: Model) -> Iterator[Check]:
     if found is None or printed is None:
         return
     size = weight_bytes(model, tp=_tp(log)) / GIB
+    if model.encoder is not None and model.checkpoint_bytes is None:
+        size += model.encoder.weight_bytes(_tp(log)) / GIB
     slack = WEIGHTS_TOLERANCE * size + printed[1]
     yield Check(
         "weights_gib",
@@ -220,7 +224,7 @@ def _weights(log: StartupLog, model: Model) -> Iterator[Check]:
 
 def _blocks(log: StartupLog, model: Model, release: Release) -> Iterator[Check]:
     """The available memory in whole blocks, and what one request needs of it."""
-    layout = _layout(log, model, release.layer_groups)
+    layout = _layout(log, model, release)
     available = log.figures.get("available_kv_gib")
     pool, length = _number(available), _number(log.settings.get("max_model_len"))
     blocks = log.figures.get("num_gpu_blocks")
@@ -241,7 +245,11 @@ def _blocks(log: StartupLog, model: Model, release: Release) -> Iterator[Check]:
     if refusal is None or needed is None or length is None:
         return
     found = start_of(
-        layout, release, max_model_len=int(length[0]), max_in_flight=8192, available_bytes=0
+        layout,
+        release,
+        max_model_len=int(length[0]),
+        max_in_flight=_in_flight(log, release),
+        available_bytes=0,
     )
     if found.refusal is None:
         return
@@ -257,13 +265,21 @@ def _blocks(log: StartupLog, model: Model, release: Release) -> Iterator[Check]:
     )
 
 
-def _layout(log: StartupLog, model: Model, rule: GroupingRule) -> KvLayout:
+def _layout(log: StartupLog, model: Model, release: Release) -> KvLayout:
     cache = log.settings.get("kv_cache_dtype")
     kv_dtype_bytes = 1 if cache is not None and str(cache.value).startswith("fp8") else None
-    groups = kv_groups(model, tp=_tp(log), kv_dtype_bytes=kv_dtype_bytes, rule=rule)
+    groups = fit_groups(model, release, tp=_tp(log), kv_dtype_bytes=kv_dtype_bytes)
     tokens = groups.block_tokens(_block_size(log))
-
-    token_bytes = kv_bytes_per_group_token(
+    if groups.pages is not None:
+        return KvLayout(groups, tokens, groups.pages.block_bytes)
+    token_bytes = groups.token_bytes or kv_bytes_per_group_token(
         model, groups.layers, tp=_tp(log), kv_dtype_bytes=kv_dtype_bytes
     )
     return KvLayout(groups, tokens, tokens * token_bytes)
+
+
+def _in_flight(log: StartupLog, release: Release) -> int:
+    """Tokens computed before a window moves on: as set, with the other step's where it counts."""
+    given = _number(log.settings.get("max_num_batched_tokens"))
+    tokens = USUAL_BATCHED_TOKENS if given is None else int(given[0])
+    return tokens * (2 if release.counts_steps_in_flight else 1)

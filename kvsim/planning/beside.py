@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvsim.catalog import ExpertSplit, GqaAttention, LayerGroup, Model, Moe, Term, weight_bytes
+from kvsim.catalog.compressed import CompressedAttention
+from kvsim.catalog.compressed_bytes import compresses
 from kvsim.catalog.weights import VECTOR_BYTES, dense_mlps, moe_layers
 from kvsim.errors import InputError
 from kvsim.planning.parallel import DRAFT_LAYERS, DraftMethod, lora_bytes
@@ -95,6 +97,9 @@ def with_draft(model: Model, method: DraftMethod) -> Model:
     more = DRAFT_LAYERS[method]
     if not more:
         return model
+    if compresses(model) and method == "mtp":
+        # Its module attends to a window alone, whatever the last layer does.
+        return replace(model, groups=(*model.groups, LayerGroup(more, _window_only(model))))
     for place, group in enumerate(model.groups):
         if group.kind == "full":
             longer = replace(group, layers=group.layers + more)
@@ -106,6 +111,13 @@ def with_draft(model: Model, method: DraftMethod) -> Model:
         where="speculative",
         fix="Use ngram, which has no layers",
     )
+
+
+def _window_only(model: Model) -> CompressedAttention:
+    """The attention of a model's layers, without a compressed past."""
+    attention = model.attention
+    assert isinstance(attention, CompressedAttention)
+    return replace(attention, ratio=0, index_heads=0, index_dim=0)
 
 
 def draft_term(
@@ -144,7 +156,8 @@ def draft_term(
 
 def _layer_bytes(model: Model, moe: Moe | None, tp: int, split: ExpertSplit | None = None) -> int:
     """Weights of one more layer with full attention, with the experts of `moe` or a dense part."""
-    group = next(one for one in with_draft(model, "mtp").groups if one.kind == "full")
+    groups = [one for one in with_draft(model, "mtp").groups if one.kind in ("full", "compressed")]
+    group = groups[-1] if compresses(model) else groups[0]
     experts = None if moe is None else replace(moe, layers=None, dense_layers=0)
     bare = replace(
         model,

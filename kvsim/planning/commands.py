@@ -44,6 +44,10 @@ def _further(given: FitSettings) -> dict[str, Flag]:
         named["max-lora-rank"] = given.max_lora_rank
     if given.max_loras and given.fully_sharded_loras:
         named["fully-sharded-loras"] = True
+    if given.limit_mm_per_prompt:
+        named["limit-mm-per-prompt"] = json.dumps(dict(given.limit_mm_per_prompt))
+    if given.language_model_only:
+        named["language-model-only"] = True
     if given.speculative is not None:
         named["speculative-config"] = json.dumps(SPECULATION[given.speculative])
     return named

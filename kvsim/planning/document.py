@@ -27,6 +27,8 @@ DEFINITIONS = {
     "max_concurrency": "Requests of max_model_len tokens that the blocks hold (requests).",
     "longest_request": "Tokens of the longest request that the blocks hold (tokens).",
     "lora_adapters": "Room taken at start for adapters on one GPU (GiB).",
+    "encoder_weights": "Towers of images and sound on one GPU, printed within the weights (GiB).",
+    "encoder_cache": "Vectors of images that are kept for the decoder while it is profiled (GiB).",
     "draft_model": "Weights of a draft model on one GPU (GiB).",
     "all_tokens": "Tokens that the pools of all replicas hold (tokens).",
     "all_concurrency": "Requests of max_model_len tokens in all replicas (requests).",
@@ -38,7 +40,7 @@ def request_bytes(found: Fit) -> int:
     """KV of one request of max_model_len tokens on one GPU, as the server counts it."""
     flags = found.settings
     blocks = found.layout.blocks_per_request(flags.max_model_len, max_in_flight=flags.max_in_flight)
-    return blocks * found.layout.block_bytes
+    return blocks * found.layout.checked_bytes
 
 
 def document(found: Fit, ways: Sequence[Way] = (), *, command: str = "") -> dict[str, Any]:
@@ -67,6 +69,7 @@ def document(found: Fit, ways: Sequence[Way] = (), *, command: str = "") -> dict
             high.longest_request_tokens,
         ],
         "replicas": _replicas(found),
+        "encoder": _encoder(found),
         "request_bytes": request_bytes(found),
         "naive_request_bytes": found.naive_request_bytes,
         "refusal": None if refusal is None else refusal.rule,
@@ -82,6 +85,19 @@ def _replicas(found: Fit) -> dict[str, Any]:
         "gpus": found.settings.given.gpus,
         "kv_tokens": count * found.start.kv_tokens,
         "max_concurrency": count * found.start.max_concurrency,
+    }
+
+
+def _encoder(found: Fit) -> dict[str, Any] | None:
+    """The server's line about the profiled run of the encoder."""
+    profile = found.encoder
+    if profile is None:
+        return None
+    return {
+        "budget_tokens": profile.budget_tokens,
+        "modality": profile.modality,
+        "items": profile.items,
+        "item_tokens": profile.item_tokens,
     }
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvsim.catalog import Term
+from kvsim.catalog.compressed_bytes import compresses, kept
 from kvsim.planning.document import DEFINITIONS, request_bytes
 from kvsim.planning.fit import Fit
+from kvsim.planning.pool_groups import image_tokens
 from kvsim.planning.start import printed_gib
 
 
 def explained(found: Fit) -> list[str]:
     """A line for each figure of the table, in its order."""
     lines = [_term(found, term) for term in found.budget.terms() if term.name != "kv_pool"]
-    lines += [_pool(found), _request(found), _naive(found), _margin(found)]
+    lines += [_pool(found), *_kept(found), _request(found), _naive(found), _margin(found)]
+    lines += _image(found)
     lines += [_blocks(found), _tokens(found), _concurrency(found), _longest(found)]
     count = found.settings.given.data_parallel_size
     if count > 1:
@@ -81,6 +86,8 @@ def _per_request(found: Fit) -> int:
 
 def _block(found: Fit) -> str:
     layout = found.layout
+    if layout.groups.pages is not None:
+        return f"{layout.block_bytes:,} B, pages of {_page_sums(found)}"
     dcp = found.settings.given.decode_context_parallel_size
     dealt = f", dealt to {dcp} GPUs" if dcp > 1 else ""
     return (
@@ -90,6 +97,8 @@ def _block(found: Fit) -> str:
 
 
 def _request(found: Fit) -> str:
+    if found.layout.groups.pages is not None:
+        return _paged_request(found)
     groups = found.layout.groups.num_groups
     shared = "" if groups == 1 else f" in {groups} groups of layers"
     return (
@@ -130,14 +139,72 @@ def _tokens(found: Fit) -> str:
 
 def _concurrency(found: Fit) -> str:
     start, length = found.start, found.settings.max_model_len
-    how = f"{start.num_blocks:,} / {_per_request(found):,} blocks of one request"
+    flags = found.settings
+    counted = found.layout.counted_blocks(length, max_in_flight=flags.max_in_flight)
+    how = f"{start.num_blocks:,} / {counted:,} blocks of one request"
+    if counted != _per_request(found):
+        how += ", the bytes of its pages in blocks of the first group"
     if found.release.engine == "v0":
         how = f"{start.num_blocks * found.layout.block_tokens:,} / {length:,} tokens"
     return f"max_concurrency = {how} = {start.max_concurrency:.2f}"
 
 
 def _longest(found: Fit) -> str:
+    layout = found.layout
+    most = found.start.num_blocks
+    if layout.checked_bytes != layout.block_bytes:
+        most = max(found.budget.kv_pool.bytes, 0) // layout.checked_bytes
     return (
         f"longest_request = {found.start.longest_request_tokens:,} tokens: the most whose blocks"
-        f" are at most {found.start.num_blocks:,}"
+        f" are at most {most:,}"
+    )
+
+
+def _image(found: Fit) -> list[str]:
+    """Blocks of one image where layers attend to it."""
+    least, most = image_tokens(found.model)
+    if not most:
+        return []
+    size, block = found.layout.block_tokens, found.layout.block_bytes
+    few, many = -(-least // size), -(-most // size)
+    return [
+        f"kv_image = ceil({least:,} / {size}) to ceil({most:,} / {size}) = {few:,} to {many:,}"
+        f" blocks * {block:,} B = {printed_gib(few * block)} to {printed_gib(many * block)} GiB,"
+        " beside the text of a request"
+    ]
+
+
+def _kept(found: Fit) -> list[str]:
+    """What a request needs where layers compress their past, whatever the server counts."""
+    if not compresses(found.model):
+        return []
+    length = found.settings.max_model_len
+    parts = kept(found.model, length, 1)
+    total = sum(one.bytes for one in parts)
+    return [
+        f"kv_kept = {' + '.join(one.formula() for one in parts)} = {printed_gib(total)} GiB,"
+        f" {total / length:,.1f} B per token at {length:,} tokens"
+    ]
+
+
+def _page_sums(found: Fit) -> str:
+    """The groups of a pool whose pages differ in size."""
+    return ", ".join(
+        f"{one.groups} * {one.block_tokens} tokens" for one in found.layout.groups.types
+    )
+
+
+def _paged_request(found: Fit) -> str:
+    """Blocks of each group, and what the check at start counts for each."""
+    layout, flags = found.layout, found.settings
+    terms = []
+    for one in layout.groups.types:
+        alone = replace(layout, groups=layout.groups._replace(types=(one,)))
+        blocks = alone.blocks_per_request(flags.max_model_len, max_in_flight=flags.max_in_flight)
+        held = "all tokens" if one.limit_tokens is None else f"{one.limit_tokens} and in flight"
+        terms.append(f"{blocks:,} ({one.groups} * ceil({held} / {one.block_tokens}))")
+    return (
+        f"kv_request = {' + '.join(terms)} = {_per_request(found):,} blocks *"
+        f" {layout.checked_bytes:,} B, as the check at start counts them, {flags.max_in_flight:,}"
+        f" tokens in flight = {printed_gib(request_bytes(found))} GiB"
     )

@@ -11,16 +11,19 @@ from kvsim.catalog import (
     Budget,
     ExpertSplit,
     Gpu,
+    KvGroups,
     Model,
     Term,
     estimate_budget,
-    kv_groups,
     naive_kv_bytes_per_token,
 )
+from kvsim.catalog.compressed_bytes import compresses
 from kvsim.catalog.start_rules import StartRules
 from kvsim.errors import InputError
 from kvsim.planning.beside import draft_term, lora_term, with_draft
+from kvsim.planning.encoder import EncoderPart, Profile, decoder_alone, encoder_of_fit
 from kvsim.planning.parallel import DRAFT_LAYERS, DraftMethod, check_context_parallel
+from kvsim.planning.pool_groups import USUAL_BLOCK_TOKENS, block_size_of, fit_groups
 from kvsim.planning.releases import LATEST, Release
 from kvsim.planning.start import KvLayout, Start, start
 
@@ -34,7 +37,15 @@ COUNTS = (
     "decode_context_parallel_size",
 )
 """Settings that are at least 1 and have no default of a release."""
-MEASURABLE = ("total", "weights", "activation_peak", "non_torch", "cuda_graphs")
+MEASURABLE = (
+    "total",
+    "weights",
+    "encoder_weights",
+    "encoder_cache",
+    "activation_peak",
+    "non_torch",
+    "cuda_graphs",
+)
 """Terms that a measured value can replace."""
 
 
@@ -51,7 +62,7 @@ class FitSettings:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
-    block_size: int = 16
+    block_size: int = USUAL_BLOCK_TOKENS
     enable_prefix_caching: bool = True
     async_scheduling: bool = True
     data_parallel_size: int = 1
@@ -66,6 +77,10 @@ class FitSettings:
     fully_sharded_loras: bool = False
     speculative: DraftMethod | None = None
     """How tokens are guessed ahead."""
+    limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
+    """Most images, videos and recordings of a prompt; 0 for all: none is profiled."""
+    language_model_only: bool = False
+    """Whether towers of images and sound are left out."""
     measured_bytes: Mapping[str, int] = field(default_factory=dict)
     """Known values of terms of the budget (`MEASURABLE`), in bytes per GPU."""
 
@@ -121,6 +136,8 @@ class Fit:
     """With the ends of the pool's 80 % interval."""
     whole: Model
     """The model without its division into pipeline stages."""
+    encoder: Profile | None
+    """The profiled run of its encoder; None for text, and for what is not known."""
     naive_request_bytes: int
     """What the often quoted formula gives for one request of max_model_len, on all GPUs."""
 
@@ -156,7 +173,7 @@ class Fit:
         per_request = self.layout.blocks_per_request(
             self.settings.max_model_len, max_in_flight=self.settings.max_in_flight
         )
-        return self.budget.kv_pool.bytes - per_request * self.layout.block_bytes
+        return self.budget.kv_pool.bytes - per_request * self.layout.checked_bytes
 
 
 def fit(
@@ -173,8 +190,9 @@ def fit(
     tp = flags.tensor_parallel_size
     rules = replace(release.rules, samples=_samples(release, flags))
     cached = model if given.speculative is None else with_draft(model, given.speculative)
-    budget = _budget(model, gpu, flags, release, rules, cached)
-    groups = kv_groups(cached, tp=tp, kv_dtype_bytes=kv_dtype_bytes, rule=release.layer_groups)
+    groups = fit_groups(cached, release, tp=tp, kv_dtype_bytes=kv_dtype_bytes)
+    part = encoder_of_fit(model, flags, release)
+    budget = _budget(decoder_alone(model), gpu, flags, release, rules, cached, groups, part)
     layout = KvLayout(
         groups,
         groups.block_tokens(flags.block_size) * _dealt_over(cached, given),
@@ -205,12 +223,20 @@ def fit(
         start_low=start_with(pool.low),
         start_high=start_with(pool.high),
         whole=model,
+        encoder=part.profile,
         naive_request_bytes=naive,
     )
 
 
 def _budget(
-    model: Model, gpu: Gpu, flags: Resolved, release: Release, rules: StartRules, cached: Model
+    model: Model,
+    gpu: Gpu,
+    flags: Resolved,
+    release: Release,
+    rules: StartRules,
+    cached: Model,
+    groups: KvGroups,
+    part: EncoderPart,
 ) -> Budget:
     given = flags.given
     return estimate_budget(
@@ -227,8 +253,10 @@ def _budget(
         measured=_checked(given.measured_bytes),
         rules=rules,
         experts=given.experts,
-        further=_beside(model, given),
+        further=(*part.weights, *_beside(model, given), *part.kept),
+        encoder_step=part.step,
         cached=cached,
+        groups=groups,
     )
 
 
@@ -287,9 +315,10 @@ def _resolved(model: Model, gpu: Gpu, given: FitSettings, release: Release) -> R
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        kv_cache_dtype=given.kv_cache_dtype,
-        block_size=given.block_size,
-        max_in_flight=tokens * (2 if given.async_scheduling and release is LATEST else 1),
+        kv_cache_dtype="fp8" if compresses(model) else given.kv_cache_dtype,
+        block_size=block_size_of(model, given.block_size),
+        max_in_flight=tokens
+        * (2 if given.async_scheduling and release.counts_steps_in_flight else 1),
         given=given,
     )
     check_counts(flags, ("max_num_seqs", "max_num_batched_tokens"))

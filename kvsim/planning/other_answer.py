@@ -19,6 +19,7 @@ KNOWN_TO_LLAMA_CPP = ("max_model_len", "max_num_seqs", "measured_bytes")
 _FEW_LOGS = (
     "The ends for llama.cpp are assumed, not measured: two logs with their buffer are known."
 )
+_NO_ENCODER = "The encoder of images or sound is left out: its weights and batches come on top."
 _ONLY_MEMORY = "Memory by the server's own rules; kvsim simulates time with vLLM's scheduler."
 
 
@@ -81,7 +82,9 @@ def other_document(found: OtherFit) -> dict[str, Any]:
 
 def other_note(found: OtherFit) -> str:
     """What must be said beside the figures."""
-    return f"{_FEW_LOGS} {_ONLY_MEMORY}" if found.server == LLAMA_CPP else _ONLY_MEMORY
+    said = [_FEW_LOGS] if found.server == LLAMA_CPP else []
+    said += [_NO_ENCODER] if found.model.encoder is not None else []
+    return " ".join([*said, _ONLY_MEMORY])
 
 
 def _check_known(server: str, given: FitSettings, fraction: float | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kvsim.catalog import Gpu, Model, weight_bytes
 from kvsim.catalog.weights import VECTOR_BYTES
 from kvsim.errors import InputError
+from kvsim.planning.encoder import decoder_alone
 from kvsim.planning.fit import COUNTS, Fit, FitSettings, check_counts, fit
 from kvsim.planning.parallel import stage_layers, stage_weight_bytes
 from kvsim.planning.releases import LATEST, Release
@@ -76,7 +77,7 @@ def fit_pipeline(
     tp = settings.tensor_parallel_size
     embedding = -(-model.vocab // tp) * model.hidden * VECTOR_BYTES
     head = embedding  # tied ones are copied to the last stage
-    whole = weight_bytes(model, tp=tp, experts=settings.experts)
+    whole = weight_bytes(decoder_alone(model), tp=tp, experts=settings.experts)
     layer = (whole - embedding - (0 if model.tied_embeddings else head)) // model.layers
     weights = stage_weight_bytes(
         layers, layer_bytes=layer, embedding_bytes=embedding, head_bytes=head
@@ -85,7 +86,16 @@ def fit_pipeline(
     fits = []
     for count, size in zip(layers, weights, strict=True):
         stage = replace(model, groups=(replace(group, layers=count),))
-        known = {"weights": size, **settings.measured_bytes}
+        known = {"weights": size, **_towers(stage, gpu, settings, release)}
+        known |= settings.measured_bytes
         alone = fit(stage, gpu, replace(settings, measured_bytes=known), release=release)
         fits.append(replace(alone, whole=model))
     return Pipeline(layers, tuple(fits))
+
+
+def _towers(model: Model, gpu: Gpu, settings: FitSettings, release: Release) -> dict[str, int]:
+    """Bytes of the towers, which every stage has, beside weights that are known without them."""
+    if model.encoder is None or "weights" in settings.measured_bytes:
+        return {}
+    terms = fit(model, gpu, settings, release=release).budget.further
+    return {term.name: term.bytes for term in terms if term.name == "encoder_weights"}

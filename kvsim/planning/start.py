@@ -31,6 +31,28 @@ class KvLayout:
             total += blocks * (self.state_blocks if one.kind == "state" else 1)
         return total
 
+    @property
+    def checked_bytes(self) -> int:
+        """Bytes that the start-up check counts for a block: more where pages differ in size."""
+        return self.block_bytes if self.groups.pages is None else self.groups.pages.checked_bytes
+
+    def counted_blocks(self, tokens: int, *, max_in_flight: int) -> int:
+        """Blocks that the printed concurrency counts for one request.
+
+        Where pages differ in size, some releases divide the bytes of all groups' pages by those of
+        the first group (vllm pull 48317).
+        """
+        pages = self.groups.pages
+        if pages is None or pages.counts_by_group:
+            return self.blocks_per_request(tokens, max_in_flight=max_in_flight)
+        total = 0
+        for one in self.groups.types:
+            alone = KvGroups(self.groups.layers, (one._replace(groups=1),))
+            total += one.page_bytes * blocks_per_request(
+                alone, tokens, block_size=self.block_tokens, max_in_flight=max_in_flight
+            )
+        return -(-total // self.groups.types[0].page_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -80,11 +102,14 @@ def start(
         available_bytes = num_blocks * layout.block_bytes
     per_request = layout.blocks_per_request(max_model_len, max_in_flight=max_in_flight)
     slots = num_blocks // layout.groups.num_groups * layout.block_tokens
-    concurrency = num_blocks / per_request
+    concurrency = num_blocks / layout.counted_blocks(max_model_len, max_in_flight=max_in_flight)
     if release.engine == "v0":
         concurrency = num_blocks * layout.block_tokens / max_model_len
     tokens = int(concurrency * max_model_len) if release.prints_tokens_of_one_request else slots
-    longest = longest_request(layout, num_blocks, max_in_flight=max_in_flight)
+    checked = num_blocks
+    if layout.checked_bytes != layout.block_bytes:
+        checked = max(available_bytes, 0) // layout.checked_bytes
+    longest = longest_request(layout, checked, max_in_flight=max_in_flight)
     return Start(
         num_blocks,
         tokens,
@@ -103,7 +128,7 @@ def _refusal(
     max_model_len: int,
     longest: int,
 ) -> Refusal | None:
-    needed = per_request * layout.block_bytes
+    needed = per_request * layout.checked_bytes
     if release.engine == "v0":
         if max_model_len <= num_blocks * layout.block_tokens:
             return None

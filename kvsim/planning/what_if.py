@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -17,7 +18,14 @@ _ALIASES = {
     "dcp": "decode_context_parallel_size",
 }
 _WORDS = {"kv_cache_dtype": ("auto", "fp8"), "speculative": ("ngram", "eagle", "mtp")}
-_SWITCHES = ("enable_expert_parallel", "fully_sharded_loras", "enable_prefix_caching")
+_SWITCHES = (
+    "enable_expert_parallel",
+    "fully_sharded_loras",
+    "enable_prefix_caching",
+    "language_model_only",
+)
+_NO_TEXT = {"measured_bytes", "limit_mm_per_prompt"}
+"""Settings with texts of their own."""
 
 
 def changed_by_text(given: FitSettings, text: str) -> FitSettings:
@@ -40,12 +48,38 @@ def measured_bytes(text: str | None) -> dict[str, int]:
     }
 
 
+def items_per_prompt(text: str | None) -> dict[str, int]:
+    """`image=2,video=0`, or the JSON that vLLM takes.
+
+    Raises `InputError` for text of another form; options beside a count are not covered.
+    """
+    option = "--limit-mm-per-prompt"
+    if (text or "").lstrip().startswith("{"):
+        try:
+            given = list(json.loads(text or "").items())
+        except (ValueError, RecursionError):
+            raise InputError("is not a JSON object", where=option, fix='{"image": 2}') from None
+    else:
+        given = [(name, _number(value, name)) for name, value in _pairs(text or "", option)]
+    limits: dict[str, int] = {}
+    for name, value in given:
+        if type(value) not in (int, float) or not abs(value) < MOST_ITEMS or value != int(value):
+            raise InputError(
+                f"{name[:40]} must be a whole number", where=option, fix="For example image=2"
+            )
+        limits[name] = int(value)
+    return limits
+
+
+MOST_ITEMS = 1e9
+
+
 def changed(given: FitSettings, changes: Mapping[str, Any]) -> FitSettings:
     """Settings with some values replaced; None leaves one as it is.
 
     Raises `InputError` for a name that is no setting and a value that it cannot have.
     """
-    known = {field.name for field in fields(given)} - {"measured_bytes"}
+    known = {field.name for field in fields(given)} - _NO_TEXT
     checked: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in known:

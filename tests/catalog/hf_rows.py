@@ -3,7 +3,8 @@
 `kv` is the KV bytes per token by hand: layers * KV heads * (key + value elements) * bytes for each
 kind of layer, or layers * (latent + rotary elements) * bytes; `kv_bytes_per_token` is its value.
 `parameters` is the published size, `exact` says that it is published to the last digit, `note` why
-there is none or which one it is. `refused` names the field that makes the reader refuse the row.
+there is none or which one it is.
+`kept_8_bits` is the bytes of a request of `kept_tokens` where there are no bytes per token.
 """
 
 from __future__ import annotations

@@ -161,15 +161,17 @@ def test_the_set_up_is_printed_as_a_file_for_the_server(kvsim: Command, tmp_path
 def test_explain_shows_every_formula_and_definition(kvsim: Command) -> None:
     """Of every term and figure in the table, with the numbers: 8,192 tokens in blocks of 16."""
     found = kvsim("fit", "llama-3-8b", "--gpu", "h100", "--explain")
-    asked = ("lora_adapters", "draft_model", "all_tokens", "all_concurrency")
+    seen = ("encoder_weights", "encoder_cache")
+    asked = ("lora_adapters", "draft_model", "all_tokens", "all_concurrency", *seen)
     for name in DEFINITIONS:
         assert (f"\n{name} = " in found.out) == (name not in asked), name
     more = kvsim(
         "fit", "llama-3-8b", "--gpu", "h100", "--explain",
         "--dp", "2", "--max-loras", "1", "--speculative", "eagle",
     )  # fmt: skip
+    images = kvsim("fit", "gemma-3-27b", "--gpu", "h100", "--explain").out
     for name in DEFINITIONS:
-        assert f"\n{name} = " in more.out, name
+        assert f"\n{name} = " in (images if name in seen else more.out), name
     assert "79.20 GiB * 0.92" in found.out
     assert "512 blocks * 2,097,152 B, 16 tokens of 32 layers = 1.00 GiB" in found.out
 
@@ -184,16 +186,45 @@ def test_what_is_often_misread_is_said(kvsim: Command) -> None:
     assert answer["notes"][0] in shown
 
 
-def test_an_encoder_that_is_left_out_is_said(kvsim: Command, tmp_path: Path) -> None:
-    """The language model of a file with several parts is not all that the server loads."""
+def test_an_encoder_has_terms_of_its_own(kvsim: Command, tmp_path: Path) -> None:
+    """Of a file with several parts: tower, kept vectors, and the processor's largest image."""
     whole = {"model_type": "qwen3_vl", "text_config": QWEN, "vision_config": {"depth": 27}}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(whole))
-    answer = json.loads(kvsim("fit", str(path), "--gpu", "h100", "--json").out)
-    assert any("encoder of images or sound is left out" in note for note in answer["notes"])
-    path.write_text(json.dumps(QWEN))
-    plain = json.loads(kvsim("fit", str(path), "--gpu", "h100", "--json").out)
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    answer = json.loads(kvsim("fit", str(tmp_path), "--gpu", "h100", "--json").out)
+    terms = {term["name"]: term["bytes"] for term in answer["terms"]}
+    assert 0.8e9 < terms["encoder_weights"] < 1.3e9
+    assert answer["encoder"]["item_tokens"] == 16_384
+    processor = {"size": {"longest_edge": 4_194_304, "shortest_edge": 65_536}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    fewer = json.loads(
+        kvsim("fit", str(tmp_path), "--gpu", "h100", "--json",
+              "--limit-mm-per-prompt", "video=0").out
+    )  # fmt: skip
+    assert fewer["encoder"] == {
+        "budget_tokens": 8192, "modality": "image", "items": 2, "item_tokens": 4096,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    plain = json.loads(kvsim("fit", str(tmp_path), "--gpu", "h100", "--json").out)
+    assert plain["encoder"] is None
     assert not any("encoder" in note for note in plain["notes"])
+
+
+def test_limits_of_images_are_options_and_flags(kvsim: Command) -> None:
+    """In either spelling, and as a column without the encoder."""
+    base = ("fit", "gemma-3-27b", "--gpu", "h100", "--tp", "2", "--json")
+    answers = [
+        json.loads(kvsim(*base, "--limit-mm-per-prompt", text).out)
+        for text in ("image=0", '{"image": 0}')
+    ]
+    assert answers[0]["terms"] == answers[1]["terms"]
+    words = shlex.split(answers[0]["command"])
+    assert json.loads(words[words.index("--limit-mm-per-prompt") + 1]) == {"image": 0}
+    column = json.loads(kvsim(*base, "--what-if", "language_model_only=1").out)
+    other = column["what_if"]["language_model_only=1"]
+    assert other["num_blocks"] == answers[0]["num_blocks"] > column["num_blocks"]
+    assert (
+        "--language-model-only" in json.loads(kvsim(*base, "--language-model-only").out)["command"]
+    )
 
 
 def test_a_refusal_is_said_in_the_servers_figures(kvsim: Command) -> None:
@@ -253,6 +284,11 @@ def test_replicas_adapters_and_drafts_are_options_and_columns(kvsim: Command) ->
         (("--server", "sglang", "--vllm", "0.11"), "--vllm"),
         (("--server", "sglang", "--output-tokens", "3"), "--output-tokens"),
         (("--fraction", "0.9"), "--gpu-memory-utilization"),
+        (("--limit-mm-per-prompt", "image=0.5"), "image must be a whole number"),
+        (("--limit-mm-per-prompt", "{"), "is not a JSON object"),
+        (("--limit-mm-per-prompt", '{"image": {"count": 1}}'), "image must be a whole number"),
+        (("--limit-mm-per-prompt", "image=1"), "has no encoder"),
+        (("--server", "sglang", "--language-model-only"), "language_model_only"),
         (("--pp", "2", "--dp", "0", "--enable-expert-parallel"), "data_parallel_size"),
         (("--pp", "2", "--tp", "0"), "tensor_parallel_size"),
         (("--pp", "0"), "pipeline_parallel_size"),

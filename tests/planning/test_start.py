@@ -237,7 +237,10 @@ def test_the_longest_request_is_the_last_that_fits() -> None:
         ("0.10.1", None, "vllm 0.10, v1"),
         ("0.11.0rc2", None, "vllm 0.11 to 0.15, v1"),
         ("0.16.0", None, "vllm 0.16 to 0.20, v1"),
-        ("0.33", None, "vllm 0.21 and later, v1"),
+        ("0.22.1", None, "vllm 0.21 and 0.22, v1"),
+        ("0.25.1", None, "vllm 0.23 to 0.25, v1"),
+        ("0.26.0", None, "vllm 0.26, v1"),
+        ("0.33", None, "vllm 0.27 and later, v1"),
     ],
 )
 def test_a_version_has_the_rules_of_its_range(version: str, engine: Any, name: str) -> None:

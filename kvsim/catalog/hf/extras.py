@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kvsim.catalog.hf.compressed import compressed_extras
 from kvsim.catalog.hf.families import Family
 from kvsim.catalog.hf.fields import Fields
 from kvsim.catalog.hf.layers import switch
@@ -22,6 +23,8 @@ def extra_weights(fields: Fields, family: Family, kind: str) -> tuple[ExtraWeigh
         found.append(ExtraWeights("norms", 2 * fields.count("hidden_size")))
     if not family.final_norm:
         found.append(ExtraWeights("norms", -fields.count("hidden_size")))
+    if kind == "deepseek_v4":
+        found += compressed_extras(fields, family)
     if kind in EXTRAS:
         found += EXTRAS[kind](fields)
     return tuple(found)
@@ -77,12 +80,14 @@ def _mllama(fields: Fields) -> list[ExtraWeights]:
 
 
 def _nas(fields: Fields) -> list[ExtraWeights]:
-    """One matrix where it takes a feed-forward's place."""
+    """One matrix where it takes a feed-forward's place; no norm before what a layer lacks."""
     if fields.get("block_configs") is None:
         return []
     blocks = fields.items("block_configs", fields.layers())
     linear = sum(block_part(fields, one, "ffn").flag("replace_with_linear") for one in blocks)
-    return [ExtraWeights("linear", linear * fields.count("hidden_size") ** 2)]
+    parts = [block_part(fields, one, key) for one in blocks for key in ("attention", "ffn")]
+    hidden, lacking = fields.count("hidden_size"), sum(part.flag("no_op") for part in parts)
+    return [ExtraWeights("linear", linear * hidden**2), ExtraWeights("norms", -lacking * hidden)]
 
 
 EXTRAS: Mapping[str, Callable[[Fields], list[ExtraWeights]]] = {

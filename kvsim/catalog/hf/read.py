@@ -8,6 +8,9 @@ from typing import Any
 
 from kvsim.catalog.hf.adapters import ADAPTERS
 from kvsim.catalog.hf.checkpoint import with_checkpoint
+from kvsim.catalog.hf.compressed import compressed_types
+from kvsim.catalog.hf.cross import with_image_tokens
+from kvsim.catalog.hf.encoders import encoder_of
 from kvsim.catalog.hf.extras import extra_weights
 from kvsim.catalog.hf.families import ALIASES, FAMILIES, Family, family_name
 from kvsim.catalog.hf.feed_forward import feed_forwards
@@ -24,13 +27,6 @@ from kvsim.errors import InputError
 KNOWN_TYPES = tuple(sorted({*FAMILIES, *ALIASES}))
 
 
-ENCODERS = ("vision_config", "audio_config", "vision_tower_config", "visual")
-ENCODER_LEFT_OUT = (
-    "the encoder of images or sound is left out: its weights, and the batch it is profiled with"
-    " (1 to 37 GiB in start-up logs), come on top"
-)
-
-
 def model_from_config(
     config: Mapping[str, Any],
     *,
@@ -38,19 +34,18 @@ def model_from_config(
     source: str,
     quantization: Mapping[str, Any] | None = None,
     index: Mapping[str, Any] | None = None,
+    processor: Mapping[str, Any] | None = None,
 ) -> Model:
     """The model a config.json describes.
 
-    `quantization` is the content of hf_quant_config.json, `index` that of
-    model.safetensors.index.json, whose size replaces the weights by shape. The files are not
-    trusted. Encoders of images and sound and modules for multi-token prediction are left out.
+    `quantization` is the content of hf_quant_config.json, `processor` that of
+    preprocessor_config.json, `index` that of model.safetensors.index.json, whose size replaces the
+    weights by shape. The files are not trusted. Modules for multi-token prediction are left out.
     Raises `InputError` for a family, a field or a value that is not understood.
     """
     inner, model_type = language_config(config, source)
     kind = family_name(model_type)
     fields = Fields(inner, source, model_type)
-    if inner.get("compress_ratios") is not None:
-        raise fields.unsupported("compress_ratios", "Its layers' bytes per token are not public")
     family = FAMILIES.get(kind)
     if family is None:
         known = ", ".join(KNOWN_TYPES)
@@ -59,8 +54,10 @@ def model_from_config(
         )
     fields, family = _adapted(fields, inner, family, kind)
     model = _model(fields, family, kind, name, quantization)
-    if any(isinstance(config.get(key), Mapping) for key in ENCODERS):
-        model = replace(model, assumptions=(*model.assumptions, ENCODER_LEFT_OUT))
+    if kind == "mllama":
+        model = with_image_tokens(model, config, source)
+    encoder = encoder_of(config, hidden=model.hidden, source=source, processor=processor)
+    model = replace(model, encoder=encoder)
     return model if index is None else with_checkpoint(model, index, source=source)
 
 
@@ -90,6 +87,8 @@ def _model(
     quantization: Mapping[str, Any] | None,
 ) -> Model:
     types = element_types(fields, quantization)
+    if kind == "deepseek_v4":
+        types = compressed_types(fields, types, quantization)
     one_by_one = MIXED[kind](fields, family) if kind in MIXED else layer_list(fields, family, kind)
     mlps = feed_forwards(fields, family, kind, types)
     positions = fields.count("max_position_embeddings", most=LARGEST_POSITION)

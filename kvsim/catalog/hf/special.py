@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvsim.catalog.hf.compressed import compressed_layers
 from kvsim.catalog.hf.families import Family
 from kvsim.catalog.hf.fields import LARGEST_FIELD, Fields, shown
 from kvsim.catalog.hf.layers import (
@@ -239,8 +240,10 @@ def _nas(fields: Fields, family: Family, layers: int) -> list[LayerGroup]:
 
 
 def block_part(fields: Fields, block: Any, key: str) -> Fields:
-    """`attention` or `ffn` of one of the `block_configs`."""
-    part = block.get(key) if isinstance(block, Mapping) else None
+    """`attention` or `ffn` of one of the `block_configs`; null is a block without it."""
+    part = block.get(key, ()) if isinstance(block, Mapping) else ()
+    if part is None:
+        part = {"no_op": True}
     if not isinstance(part, Mapping) or len(part) > LARGEST_BLOCK_FIELDS:
         raise fields.error(f"{key} of block_configs must be objects, got {shown(part)}")
     return Fields(part, fields.source, fields.kind)
@@ -268,6 +271,7 @@ def nas_widths(fields: Fields, layers: int) -> list[int]:
 
 
 SPECIAL: Mapping[str, Callable[[Fields, Family, int], list[LayerGroup]]] = {
+    "deepseek_v4": compressed_layers,
     "mimo_v2_flash": _mimo_v2,
     "step3p5": _step3,
     "step3p7": _step3,
