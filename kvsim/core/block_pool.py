@@ -85,10 +85,16 @@ class BlockPool:
     def hold(self, blocks: Iterable[int]) -> int:
         """Add one holder to each block, held or free with content; return how many were free."""
         extra = self._extra_holders
-        free = None if self.cache is None else self.cache.free
         revived = further = 0
+        if self.cache is None:
+            for block in blocks:
+                extra[block] = extra.get(block, 0) + 1
+                further += 1
+            self.num_extra_holders += further
+            return 0
+        free = self.cache.free
         for block in blocks:
-            if free is not None and block in free:
+            if block in free:
                 free.reuse(block)
                 revived += 1
             else:
@@ -105,6 +111,10 @@ class BlockPool:
         The first `num_sealed` blocks have a content, the others have none; those from
         `first_private` on are private, so that nobody else holds them.
         """
+        if not num_sealed:
+            plain = self._without_shared(table) if self._extra_holders else table
+            self._free.extend(plain)
+            return len(plain)
         plain, sealed = table[num_sealed:], table[:num_sealed]
         if first_private is not None and self.cache is not None and num_sealed > first_private:
             self.cache.free.add_run(sealed[first_private:])
@@ -118,6 +128,11 @@ class BlockPool:
         if sealed and self.cache is not None:
             self.cache.free.add(reversed(sealed))
         return len(plain) + len(sealed)
+
+    def leave(self, block: int) -> None:
+        """Drop one holder of a block that others hold too: as `give_back`, for this case alone."""
+        shared = self._drop_extra_holder(block)
+        assert shared, f"nobody else holds block {block}"
 
     def _without_shared(self, blocks: list[int]) -> list[int]:
         """Drop one holder of each; return those that nobody else holds."""

@@ -11,7 +11,7 @@ from kvsim.core.paged import PagedAllocator
 from kvsim.core.plan import Copy, Transfer
 from kvsim.core.protocols import NO_HIT
 from kvsim.core.request import Request, Sequence
-from kvsim.core.shared_tails import SharedTail, check_tails
+from kvsim.core.shared_tails import SharedTail, check_holders, check_usage
 
 
 class BranchingAllocator(PagedAllocator):
@@ -86,22 +86,29 @@ class BranchingAllocator(PagedAllocator):
         empty, the parent's table ends with token `computed`, and the child has room for that many.
         Changes the child's `table`, reference counts, `usage.shared` and `usage.internal_tail`.
         """
-        table = parent.table
         if child.table:
             raise ValueError(f"{child!r} holds blocks already")
-        if len(table) != -(-computed // self.block_size):
+        self._check_fork(parent, child, computed)
+        self._share(parent, child, computed, 0)
+
+    def _check_fork(self, parent: Sequence, child: Sequence, computed: int) -> None:
+        if len(parent.table) != -(-computed // self.block_size):
             raise ValueError(f"{parent!r} does not end with token {computed}")
         if child.final_kv_tokens < computed:
             raise ValueError(f"{child!r} ends at {child.final_kv_tokens} tokens (< {computed})")
+
+    def _share(self, parent: Sequence, child: Sequence, computed: int, held: int) -> None:
+        """Give the child the parent's table, of which it holds the first `held` blocks already."""
+        table = parent.table
         if not table:
             return
-        self.pool.hold(table)
+        self.pool.hold(table[held:])
         child.table = table.copy()
         usage, tokens = self.usage, computed % self.block_size
         if not tokens:
-            usage.shared += len(table) * self.block_size
+            usage.shared += (len(table) - held) * self.block_size
             return
-        usage.shared += (len(table) - 1) * self.block_size + tokens
+        usage.shared += (len(table) - held - 1) * self.block_size + tokens
         self._share_tail(parent, child, tokens)
 
     def _share_tail(self, holder: Sequence, other: Sequence, tokens: int) -> None:
@@ -165,9 +172,15 @@ class BranchingAllocator(PagedAllocator):
         return need <= self.pool.num_free()
 
     def replace(self, branch: Sequence, parent: Sequence, computed: int) -> None:
-        """Give up the branch's table and share the parent's."""
-        self.release(branch)
-        self.fork(parent, branch, computed)
+        """Give up the branch's table and share the parent's; leading blocks of both stay held."""
+        self._check_fork(parent, branch, computed)
+        table, other = branch.table, parent.table
+        most = min(len(table), len(other)) - 1
+        same = 0
+        while same < most and table[same] == other[same]:
+            same += 1
+        self._give_up(branch, same)
+        self._share(parent, branch, computed, same)
 
     def append(
         self, sequence: Sequence, computed: int, new_tokens: int, known: int, in_flight: int = 0
@@ -216,13 +229,13 @@ class BranchingAllocator(PagedAllocator):
     def blocks_to_append(self, sequences: Seq[Sequence], new_tokens: Seq[int]) -> int:
         """Free blocks that `append_group` would take. Changes nothing."""
         block_size, tails = self.block_size, self._shared_tails
-        writers: Counter[int] = Counter()
+        writers: dict[int, int] = {}
         need = 0
         for sequence, tokens in zip(sequences, new_tokens, strict=True):
             table = sequence.table
             need += -(-(sequence.computed + tokens) // block_size) - len(table)
             if tokens and table and table[-1] in tails:
-                writers[table[-1]] += 1
+                writers[table[-1]] = writers.get(table[-1], 0) + 1
         copies = (min(count, len(tails[block].tails) - 1) for block, count in writers.items())
         return need + sum(copies)
 
@@ -234,7 +247,7 @@ class BranchingAllocator(PagedAllocator):
         self._note_copy(shared, fresh, tokens)
         own = self._never_filled(sequence)
         self._leave_tail(shared, own)
-        self.pool.give_back([shared])
+        self.pool.leave(shared)
         table[-1] = fresh
         self.usage.allocated += block_size
         self.usage.internal_tail += own
@@ -274,18 +287,22 @@ class BranchingAllocator(PagedAllocator):
 
         The host blocks of a sequence that is swapped out are free too.
         """
+        self._give_up(sequence, 0)
+
+    def _give_up(self, sequence: Sequence, kept: int) -> None:
+        """As `release`, but for the shares of the table's first `kept` blocks."""
         table = sequence.table
         if not table:
             self.host.discard(sequence)
             return
         usage, own = self.usage, self._never_filled(sequence)
-        full = len(table)
+        full = len(table) - kept
         if table[-1] in self._shared_tails:
             self._leave_tail(table[-1], own)
             full -= 1
         else:
             usage.internal_tail -= own
-        freed = self.pool.give_back(table)
+        freed = self.pool.give_back(table[kept:])
         usage.allocated -= freed * self.block_size
         usage.shared -= (full - freed) * self.block_size
         sequence.table = []
@@ -374,24 +391,10 @@ class BranchingAllocator(PagedAllocator):
         assert not both, f"{both} are on the device and swapped out"
         tables = [sequence.table for sequence in sequences]
         self.pool.check_integrity(tables)
-        block_size, usage, tails = self.block_size, self.usage, self._shared_tails
-        holders = Counter(block for table in tables for block in table)
-        entries, references = holders.total(), len(holders) + self.pool.num_extra_holders
-        assert entries == references, f"table entries {entries} != reference counts {references}"
-        assert len(holders) <= entries, f"physical blocks {len(holders)} > logical {entries}"
-        held = len(holders) * block_size
-        assert held == usage.allocated, f"slots held {held} != usage.allocated {usage.allocated}"
         ends: dict[int, list[int]] = {}
         for sequence in sequences:
             if sequence.table:
-                own = self._never_filled(sequence)
-                ends.setdefault(sequence.table[-1], []).append(own)
-        never = check_tails(tails, holders, ends)
-        assert never == usage.internal_tail, (
-            f"never filled tails {never} != usage.internal_tail {usage.internal_tail}"
-        )
-        shared = sum(
-            (count - 1) * (tails[block].tokens if block in tails else block_size)
-            for block, count in holders.items()
-        )
-        assert shared == usage.shared, f"shared slots {shared} != usage.shared {usage.shared}"
+                ends.setdefault(sequence.table[-1], []).append(self._never_filled(sequence))
+        holders = Counter(block for table in tables for block in table)
+        check_holders(holders, self.pool.num_extra_holders)
+        check_usage(self.usage, self._shared_tails, holders, ends, self.block_size)

@@ -79,6 +79,8 @@ class Calendar:
             bucket = self._due.get(step)
         if not bucket:
             return []
+        if len(bucket) == 1:
+            return list(bucket.values())
         return [bucket[order] for order in sorted(bucket)]
 
     def attend(self, sequence: Sequence, step: int) -> None:
@@ -109,7 +111,8 @@ class Calendar:
 
     def take_endings(self, step: int) -> list[Sequence]:
         """Decodes that sample their last token in `step`; they stay members."""
-        return list(self._endings.pop(step, {}).values())
+        ending = self._endings.pop(step, None)
+        return list(ending.values()) if ending else []
 
     def drain(self) -> None:
         """Those that sampled their last token in the step before compute nothing any more."""

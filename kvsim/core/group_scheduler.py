@@ -245,19 +245,23 @@ class GroupScheduler(QueueScheduler):
         return self.max_num_batched_tokens - plan.prefill_tokens - self._decodes
 
     def _compute(self, group: SequenceGroup, new_tokens: list[int], plan: StepPlan) -> None:
+        if group.decoding:
+            self._compute_decodes(group, plan)
+            return
         for branch, tokens in zip(group.active, new_tokens, strict=True):
-            if group.decoding:
-                self._compute_decode(branch, plan)
-            elif tokens:
+            if tokens:
                 self._compute_chunk(branch, tokens, plan)
         self._note_joined(group, plan)
 
-    def _compute_decode(self, branch: Sequence, plan: StepPlan) -> None:
-        branch.computed += 1
-        plan.num_decodes += 1
-        plan.decode_context_tokens += branch.computed
+    def _compute_decodes(self, group: SequenceGroup, plan: StepPlan) -> None:
         assert plan.listed is not None
-        plan.listed.append((branch, 1))
+        context = 0
+        for branch in group.beams:
+            branch.computed += 1
+            context += branch.computed
+            plan.listed.append((branch, 1))
+        plan.num_decodes += group.width
+        plan.decode_context_tokens += context
 
     def _compute_chunk(self, branch: Sequence, new_tokens: int, plan: StepPlan) -> None:
         chunk = Chunk(new_tokens, branch.computed)
@@ -272,7 +276,7 @@ class GroupScheduler(QueueScheduler):
 
     def _note_joined(self, group: SequenceGroup, plan: StepPlan) -> None:
         """Whether the group samples at the end of this step for the first time since admission."""
-        if group.decoding or (not group.forked and group.sampled):
+        if not group.forked and group.sampled:
             return
         if not any(group.missing()):
             plan.joined.append(group.root)

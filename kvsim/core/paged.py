@@ -248,7 +248,7 @@ class PagedAllocator:
 
     def _never_filled(self, sequence: Sequence) -> int:
         """Slots of a held last block that the final length leaves empty."""
-        tail = len(sequence.table) * self.block_size - sequence.final_kv_tokens
+        tail = len(sequence.table) * self.block_size - sequence.final_tokens + 1
         return tail if tail > 0 else 0
 
     def append_period(self) -> int | None:

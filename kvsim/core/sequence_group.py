@@ -102,9 +102,10 @@ class SequenceGroup:
     def sample(self) -> bool:
         """Each branch receives a token; whether it is the last one."""
         self.sampled += 1
+        tokens = self.root.request.prompt_tokens + self.sampled
         for branch in self.beams:
-            branch.tokens = branch.request.prompt_tokens + self.sampled
-        return self.root.tokens >= self.root.final_tokens
+            branch.tokens = tokens
+        return tokens >= self.root.final_tokens
 
     def lose_memory(self, memory: GroupMemory) -> None:
         """Release all branches together; their tokens stay known."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
+from kvsim.core.accounting import Usage
+
 
 class SharedTail:
     """A partially filled block that is the last one of several tables."""
@@ -37,3 +39,31 @@ def check_tails(
         )
         assert holders[block] == len(tail.tails) > 1, f"block {block} is not a shared tail"
     return sum(min(own) if block in tails else sum(own) for block, own in ends.items())
+
+
+def check_holders(holders: Mapping[int, int], extra: int) -> None:
+    """Table entries are as many as the blocks and their holders beyond the first each."""
+    held, entries = len(holders), sum(holders.values())
+    assert entries == held + extra, f"table entries {entries} != reference counts {held + extra}"
+    assert held <= entries, f"physical blocks {held} > logical {entries}"
+
+
+def check_usage(
+    usage: Usage,
+    tails: Mapping[int, SharedTail],
+    holders: Mapping[int, int],
+    ends: Mapping[int, Seq[int]],
+    block_size: int,
+) -> None:
+    """`usage` is what the tables say; `holders` and `ends` as in `check_tails`."""
+    slots = len(holders) * block_size
+    assert slots == usage.allocated, f"slots held {slots} != usage.allocated {usage.allocated}"
+    never = check_tails(tails, holders, ends)
+    assert never == usage.internal_tail, (
+        f"never filled tails {never} != usage.internal_tail {usage.internal_tail}"
+    )
+    shared = sum(
+        (count - 1) * (tails[block].tokens if block in tails else block_size)
+        for block, count in holders.items()
+    )
+    assert shared == usage.shared, f"shared slots {shared} != usage.shared {usage.shared}"

@@ -17,15 +17,31 @@ RATES_RPS = (0.05, 12.8)
 """Searched for every knee of every system: they come from no paper."""
 
 
+Enough = Callable[[list[float]], bool]
+"""Whether latencies that are at least these decide what is asked."""
+LOOKS = 50
+"""Times in a run at which `Enough` is asked."""
+
+
+class EnoughError(Exception):
+    """The rest of a run need not be run."""
+
+
 class NormalizedLatencies:
     """Collects end-to-end latency / output tokens of every request, in seconds per token.
 
     With `whole_batches` an answer is given back when its batch ends, as FasterTransformer does: a
-    static scheduler admits the next batch in the step after that.
+    static scheduler admits the next batch in the step after that. Of `count` requests, raises
+    `EnoughError` once it is `enough` that those without an answer take no time at all.
     """
 
-    def __init__(self, *, whole_batches: bool) -> None:
+    def __init__(
+        self, *, whole_batches: bool, count: int = 0, enough: Enough = lambda values: False
+    ) -> None:
         self._whole_batches = whole_batches
+        self._count = count
+        self._enough = enough
+        self._look_every = max(count // LOOKS, 1)
         self._batch: list[Sequence] = []
         self._step_end_ns = 0
         self._values: list[float] = []
@@ -57,6 +73,10 @@ class NormalizedLatencies:
         self._deliver()
         return self._values
 
+    def at_least(self) -> list[float]:
+        """What the latencies of all requests cannot be below: 0 of those without an answer."""
+        return self._values + [0.0] * (self._count - len(self._values))
+
     def _deliver(self) -> None:
         for sequence in self._batch:
             self._add(sequence, self._step_end_ns)
@@ -65,17 +85,33 @@ class NormalizedLatencies:
     def _add(self, sequence: Sequence, end_ns: int) -> None:
         output = sequence.tokens - sequence.request.prompt_tokens
         self._values.append((end_ns - sequence.arrived_ns) / NS_PER_S / output)
+        if len(self._values) % self._look_every == 0 and self._enough(self.at_least()):
+            raise EnoughError
 
 
-def normalized_latencies(settings: Scenario, requests: Iterable[Request]) -> list[float]:
+def normalized_latencies(
+    settings: Scenario, requests: Iterable[Request], enough: Enough = lambda values: False
+) -> list[float]:
     """Of every request, in seconds per token. A static scheduler gives back whole batches.
 
-    Raises `NoResultError` if a request was rejected or never ended.
+    The run ends when it is `enough` that the requests without an answer take no time; they count
+    as 0 then. Raises `NoResultError` if a request is rejected, or if one never ends in a run that
+    is not cut short.
     """
     server = build_server(settings)
-    recorder = NormalizedLatencies(whole_batches=settings.engine.scheduler == "static")
-    run_replica(requests, server.scheduler, server.sizing.clock, recorder)
-    return recorder.values()
+    requests = list(requests)
+    recorder = NormalizedLatencies(
+        whole_batches=settings.engine.scheduler == "static", count=len(requests), enough=enough
+    )
+    for request in requests:
+        reason = server.scheduler.refuse(request)
+        if reason is not None:
+            recorder.rejected(request, reason)
+    try:
+        run_replica(requests, server.scheduler, server.sizing.clock, recorder)
+        return recorder.values()
+    except EnoughError:
+        return recorder.at_least()
 
 
 def knee_rps(
@@ -91,12 +127,16 @@ def knee_rps(
 
     Doubles the lower of `rates_rps` until the limit is reached, then halves the ratio of the two
     rates that enclose the knee so many times: the geometric middle of what is left is within
-    2 ** 0.5 ** (halvings + 1) of it. Raises `NoResultError` if the limit is reached at the lower
-    rate already, or at no rate up to the higher one.
+    2 ** 0.5 ** (halvings + 1) of it. `average` must not fall when a latency rises: runs are cut
+    short by that. Raises `NoResultError` if the limit is reached at the lower rate already, or at
+    no rate up to the higher one.
     """
 
     def saturates(rate: float) -> bool:
-        return average(normalized_latencies(settings, requests_at(rate))) >= limit_s
+        def enough(latencies: list[float]) -> bool:
+            return average(latencies) >= limit_s
+
+        return enough(normalized_latencies(settings, requests_at(rate), enough))
 
     lowest, highest = rates_rps
     low = lowest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -169,7 +169,7 @@ def neutral_draw(seed: int) -> Draw:
     def draw(request: Request, generation: int, survivor: int) -> int:
         assert request.branches is not None
         text = f"{seed} {generation} {survivor} {request.request_id}"
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        digest = blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % request.branches.width
 
     return draw

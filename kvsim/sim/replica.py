@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import simpy
 from simpy.events import Event
 
 from kvsim.core.plan import StepPlan
@@ -22,6 +21,7 @@ from kvsim.core.protocols import Clock, Recorder, Scheduler
 from kvsim.core.request import Request, Sequence, State
 from kvsim.errors import InputError
 from kvsim.sim.clients import Clients
+from kvsim.sim.environment import Environment
 from kvsim.workload.base import MAX_NS
 
 NS_PER_S = 1_000_000_000
@@ -57,7 +57,7 @@ class Replica:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Environment,
         scheduler: Scheduler,
         clock: Clock,
         recorder: Recorder,
@@ -112,7 +112,7 @@ class Replica:
                 return
             if self._in_flight:
                 plan, end_ns = self._in_flight.popleft()
-                if end_ns > env.now:
+                if not env.passes(end_ns) and end_ns > env.now:
                     yield env.timeout(end_ns - env.now)
                 self._end(plan)
             elif self.stuck is None:
@@ -223,7 +223,7 @@ def run_replica(
     What is left then is recorded as unfinished, requests that were never sent too. `progress`
     receives the number of requests that left since its last call.
     """
-    env = simpy.Environment(initial_time=0)
+    env = Environment(initial_time=0)
 
     def on_end(count: int) -> None:
         clients.left(count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from kvsim.errors import InputError
 from kvsim.workload.arrivals import Arrivals
 from kvsim.workload.base import CHUNK_ROWS, NS_PER_S, RowCounts, digest_of, scaled
 from kvsim.workload.checks import check_integer, check_number, check_rate_scale, check_seed
-from kvsim.workload.lengths import MAX_TOKENS, TokenLaw
+from kvsim.workload.lengths import MAX_TOKENS, Ints, TokenLaw
 
 Segment = tuple[Hashable, int]
 
@@ -157,19 +157,33 @@ class ChatWorkload:
         for times in self.arrivals.times_ns(starts, self.conversations, CHUNK_ROWS):
             counts = self.turns.draw(turns, len(times)).tolist()
             chosen = (choices.random(len(times)) * self.system_prompts).astype(np.int64).tolist()
-            for arrival, count, system in zip(
-                scaled(times.tolist(), self.rate_scale), counts, chosen, strict=True
-            ):
+            rows = zip(
+                scaled(times.tolist(), self.rate_scale),
+                chosen,
+                _in_rows(lambda count: self.user_tokens.draw(users, count), counts),
+                _in_rows(lambda count: self.output_tokens.draw(outputs, count), counts),
+                _in_rows(lambda count: self._gaps_ns(gaps, count), counts),
+                strict=True,
+            )
+            for arrival, system, *turns_of_one in rows:
                 said = ((("system", system), lengths[system]),) if lengths else ()
-                yield _Turn(
-                    arrival,
-                    conversation,
-                    0,
-                    said,
-                    self.user_tokens.draw(users, count).tolist(),
-                    self.output_tokens.draw(outputs, count).tolist(),
-                    np.rint(gaps.exponential(self.turn_gap_s, count) * NS_PER_S)
-                    .astype(np.int64)
-                    .tolist(),
-                )
+                yield _Turn(arrival, conversation, 0, said, *turns_of_one)
                 conversation += 1
+
+    def _gaps_ns(self, rng: np.random.Generator, count: int) -> Ints:
+        return np.rint(rng.exponential(self.turn_gap_s, count) * NS_PER_S).astype(np.int64)
+
+
+def _in_rows(draw: Callable[[int], Ints], counts: list[int]) -> Iterator[list[int]]:
+    """Draws for each of `counts`, the same as one by one: a call costs more than its numbers."""
+    start = 0
+    while start < len(counts):
+        stop, total = start + 1, counts[start]
+        while stop < len(counts) and total + counts[stop] <= CHUNK_ROWS:
+            total += counts[stop]
+            stop += 1
+        drawn, taken = draw(total).tolist(), 0
+        for count in counts[start:stop]:
+            yield drawn[taken : taken + count]
+            taken += count
+        start = stop

@@ -75,15 +75,19 @@ class Device:
         self.content: dict[Sequence, list[object]] = {}
         self.moved: list[Transfer] = []
         """Transfers that the slots' contents were moved for."""
-        self.fork, self.fork_at = memory.fork, memory.fork_at
+        self.fork, self.fork_at, self.replace = memory.fork, memory.fork_at, memory.replace
         self.swap_out, self.swap_in = memory.swap_out, memory.swap_in
-        for name in ("fork", "fork_at", "swap_out", "swap_in"):
+        for name in ("fork", "fork_at", "replace", "swap_out", "swap_in"):
             setattr(memory, name, getattr(self, f"note_{name}"))
 
     def note_fork(self, parent: Sequence, child: Sequence, computed: int) -> None:
         self.fork(parent, child, computed)
         if child not in self.content or computed > child.request.prompt_tokens:
             self.content[child] = self.content[parent][:computed]
+
+    def note_replace(self, branch: Sequence, parent: Sequence, computed: int) -> None:
+        self.replace(branch, parent, computed)
+        self.content[branch] = self.content[parent][:computed]
 
     def note_fork_at(self, parent: Sequence, child: Sequence, tokens: int) -> bool:
         """The child's prompt begins with the parent's tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_server_that_always_saturates_has_no_knee() -> None:
 def test_a_figure_without_knees_fails_in_every_number(
     name: str, latency_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(knee, "normalized_latencies", lambda settings, requests: [latency_s])
+    monkeypatch.setattr(knee, "normalized_latencies", lambda *arguments: [latency_s])
     figure = replace(FIGURES[name], seeds=(0,))
     (found,) = reproduce([figure], lengths="preset", workers=1)
     assert not found.passed
@@ -116,7 +117,7 @@ def test_the_rates_searched_are_the_same_for_every_system(
 
     monkeypatch.setattr(fig12, "Sosp23Workload", law)
     monkeypatch.setattr(orca, "build_workload", orca_law)
-    monkeypatch.setattr(knee, "normalized_latencies", lambda settings, requests: [rates[-1]])
+    monkeypatch.setattr(knee, "normalized_latencies", lambda *arguments: [rates[-1]])
     figure = FIGURES[name]
     found = [figure.measure(Job(name, part, 0, "preset"))[part] for part in figure.parts]
     limit = 0.19 if name == "orca-osdi22" else 1.0
@@ -127,3 +128,21 @@ def test_the_rates_searched_are_the_same_for_every_system(
 def test_a_request_that_does_not_finish_stops_the_measurement() -> None:
     with pytest.raises(NoResultError, match="request long was rejected: prompt_too_long"):
         normalized_latencies(server("orca", 1), [Request("long", 0, 100, 1)])
+
+
+def test_a_run_is_cut_short_only_where_the_rest_cannot_change_the_answer() -> None:
+    """One server, 10 s each, all at once: answers after 10, 20, ... 1,000 s; means 0.5 k^2 / 100.
+
+    The mean of the first k, the others counted as 0, reaches 20 s/token at the 63rd answer, and
+    every second one is looked at.
+    """
+    requests = [Request(f"r{k}", 0, 1, 10) for k in range(100)]
+    whole = normalized_latencies(server("orca", 1), requests)
+    cut = normalized_latencies(server("orca", 1), requests, lambda found: fmean(found) >= 20)
+    assert whole == [float(k) for k in range(1, 101)]
+    assert cut == whole[:64] + [0.0] * 36
+    never = normalized_latencies(server("orca", 1), requests, lambda found: fmean(found) >= 51)
+    assert never == whole
+    late = [*requests, Request("long", 10**12, 100, 1)]
+    with pytest.raises(NoResultError, match="request long was rejected: prompt_too_long"):
+        normalized_latencies(server("orca", 1), late, lambda found: fmean(found) >= 1)

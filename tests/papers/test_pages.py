@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from kvsim.catalog import get_model, kv_bytes_per_token
-from kvsim.papers import FIGURES, FigureResult, Job, Result, claims, fig2, reproduce
+from kvsim.papers import FIGURES, FigureResult, Job, Result, claims, fig2, fig12, fig18b, reproduce
 from kvsim.papers.claims_page import CLAIMS, OPEN, claims_page
 from kvsim.papers.page import INTRODUCTION, figure_data, figure_section
 from kvsim.scenario import load_scenario, shipped_scenarios
 from kvsim.scenario.memory import ContiguousMemory
+from tests.conftest import Once
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "reproductions.md").read_text(encoding="utf-8")
@@ -60,6 +61,26 @@ def lengths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return "real"
 
 
+@pytest.fixture
+def runs_once(once: Once, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claims look at runs of other figures: each of those is made once for both tests."""
+    measure, summary_of = fig12.measure, claims.summary_of
+
+    def knees(job: Job) -> Any:
+        return once(str(job), lambda: measure(job))
+
+    def summary(scenario: str, **how: Any) -> Any:
+        if "update" in how:
+            return summary_of(scenario, **how)
+        return once(f"{scenario} {sorted(how.items())}", lambda: summary_of(scenario, **how))
+
+    monkeypatch.setattr(fig12, "measure", knees)
+    for name in ("sosp23-fig12-13b", "sosp23-fig12-66b"):
+        monkeypatch.setitem(FIGURES, name, replace(FIGURES[name], measure=knees))
+    for module in (claims, fig2, fig18b):
+        monkeypatch.setattr(module, "summary_of", summary)
+
+
 def test_the_page_has_a_section_for_every_figure_and_nothing_else() -> None:
     assert PAGE.startswith(INTRODUCTION)
     titles = [figure.title for figure in SECTIONS.values()]
@@ -74,7 +95,9 @@ def test_the_page_is_current_for_the_cheap_figures(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
-def test_the_first_seed_of_a_long_figure_passes_and_is_on_the_page(name: str, lengths: str) -> None:
+def test_the_first_seed_of_a_long_figure_passes_and_is_on_the_page(
+    name: str, lengths: str, runs_once: None
+) -> None:
     found = run(name, lengths, seeds=(0,))
     assert failed(found) == []
     for row in found.results if lengths == "real" else ():
@@ -85,7 +108,7 @@ def test_the_first_seed_of_a_long_figure_passes_and_is_on_the_page(name: str, le
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name not in [*CHEAP, *LONG]])
-def test_a_figure_passes_and_the_page_is_current(name: str, lengths: str) -> None:
+def test_a_figure_passes_and_the_page_is_current(name: str, lengths: str, runs_once: None) -> None:
     """With the list where there is one, else with the preset: Fig. 2 then within 4 points."""
     found = run(name, lengths)
     assert failed(found) == []
@@ -105,7 +128,7 @@ def test_fig_2_with_the_preset_is_within_four_points_and_on_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_the_claims_hold_and_their_page_is_current(lengths: str) -> None:
+def test_the_claims_hold_and_their_page_is_current(lengths: str, runs_once: None) -> None:
     found = run("claims", lengths)
     assert failed(found) == []
     if lengths == "real":

@@ -24,7 +24,7 @@ is longer than the 16 tokens of a request."""
 def small_run(folder: Path, *overrides: str, trace: str = TRACE) -> Run:
     """The run of the small scenario with `TRACE`, in `folder/run`."""
     scenario = load_scenario(str(write_small(folder, trace=trace)), overrides)
-    run_scenario(scenario, out=folder / "run")
+    run_scenario(scenario, out=folder / "run", workers=1)
     return read_run(folder / "run")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvsim.scenario import load_scenario, resolved, run_scenario, shipped_scenarios
+from tests.conftest import Once
+
+Ran = Callable[[str], dict[str, Any]]
 
 NAMES = sorted(shipped_scenarios())
 
@@ -24,7 +28,13 @@ LONG = {"papers/sosp23-fig15": "workload.num_requests=1500"}
 
 def _run(name: str) -> dict[str, Any]:
     shorter = [LONG[name], "measure.from_s=10.0", "measure.to_s=80.0"] if name in LONG else []
-    return run_scenario(load_scenario(name, shorter)).summary
+    return run_scenario(load_scenario(name, shorter), workers=1).summary
+
+
+@pytest.fixture
+def ran(once: Once, no_traces: None) -> Ran:
+    """The summary of a shipped scenario, run once for all tests."""
+    return lambda name: once(f"the shipped scenario {name}", lambda: _run(name))
 
 
 def test_the_scenarios_of_the_checkout_are_the_shipped_ones() -> None:
@@ -48,8 +58,8 @@ def test_every_shipped_scenario_loads_says_its_profile_and_resolves(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_shipped_scenario_runs_and_accounts_for_every_request(name: str) -> None:
-    summary = _run(name)
+def test_every_shipped_scenario_runs_and_accounts_for_every_request(name: str, ran: Ran) -> None:
+    summary = ran(name)
     for entry in summary["variants"].values():
         requests = entry["requests"]
         ends = ("finished", "rejected", "aborted", "unfinished")
@@ -62,8 +72,8 @@ def test_every_shipped_scenario_runs_and_accounts_for_every_request(name: str) -
         assert sum(terms[term] for term in five) == pytest.approx(1, abs=1e-12)
 
 
-def test_the_quickstart_shows_what_reserving_costs() -> None:
-    variants = _run("quickstart")["variants"]
+def test_the_quickstart_shows_what_reserving_costs(ran: Ran) -> None:
+    variants = ran("quickstart")["variants"]
     paged, reserved = variants["paged"], variants["contiguous-max"]
     assert paged["batch"]["mean"] > 1.5 * reserved["batch"]["mean"]
     assert paged["queue_s"]["p50"] < reserved["queue_s"]["p50"]
@@ -71,9 +81,9 @@ def test_the_quickstart_shows_what_reserving_costs() -> None:
     assert reserved["memory"]["by_time"]["internal"] > 0.5
 
 
-def test_the_block_size_sweep_shows_the_tail_of_the_last_block_growing() -> None:
+def test_the_block_size_sweep_shows_the_tail_of_the_last_block_growing(ran: Ran) -> None:
     """Mean empty tail is (B - 1) / 2 slots while B is small against the lengths."""
-    variants = _run("block-size-sweep")["variants"]
+    variants = ran("block-size-sweep")["variants"]
     tails = {
         entry["setup"]["block_size"]: entry["memory"]["empty_tail_slots_per_sequence"]
         for entry in variants.values()
@@ -83,8 +93,8 @@ def test_the_block_size_sweep_shows_the_tail_of_the_last_block_growing() -> None
         assert tails[block_size] == pytest.approx((block_size - 1) / 2, rel=0.05)
 
 
-def test_pages_of_2_mib_waste_tails_and_pages_of_64_kib_do_not() -> None:
-    variants = _run("vmm-against-paged")["variants"]
+def test_pages_of_2_mib_waste_tails_and_pages_of_64_kib_do_not(ran: Ran) -> None:
+    variants = ran("vmm-against-paged")["variants"]
     tails = {
         name: entry["memory"]["empty_tail_slots_per_sequence"] for name, entry in variants.items()
     }
@@ -100,9 +110,9 @@ def test_pages_of_2_mib_waste_tails_and_pages_of_64_kib_do_not() -> None:
     assert variants["contiguous-max"]["batch"]["mean"] < 0.6 * variants["vmm-2m"]["batch"]["mean"]
 
 
-def test_grouping_layers_doubles_the_batch_and_padding_costs_a_part_of_it() -> None:
+def test_grouping_layers_doubles_the_batch_and_padding_costs_a_part_of_it(ran: Ran) -> None:
     """Blocks of 62, 10 and 2 layers out of one budget: 62 : 10 : 2 in bytes."""
-    variants = _run("layer-groups")["variants"]
+    variants = ran("layer-groups")["variants"]
     blocks = {name: entry["setup"]["num_blocks"] for name, entry in variants.items()}
     assert blocks["min"] == blocks["max-if-close"] == blocks["gcd"] // 5
     assert blocks["unified"] == pytest.approx(blocks["gcd"] * 2 / 62, abs=1)
@@ -116,16 +126,16 @@ def test_grouping_layers_doubles_the_batch_and_padding_costs_a_part_of_it() -> N
     assert shares["gcd"]["padding"] == shares["unified"]["padding"] == 0
 
 
-def test_schedulers_and_allocators_can_be_told_apart() -> None:
-    variants = _run("scheduler-vs-allocator")["variants"]
+def test_schedulers_and_allocators_can_be_told_apart(ran: Ran) -> None:
+    variants = ran("scheduler-vs-allocator")["variants"]
     batch = {name: entry["batch"]["mean"] for name, entry in variants.items()}
     assert batch["paged"] > 1.5 * batch["vllm-max"]
     assert batch["vllm-max"] == pytest.approx(batch["orca-max"], rel=0.05)
     assert batch["static-max"] < 0.5 * batch["orca-max"]
 
 
-def test_chats_show_what_caching_and_asynchronous_scheduling_do() -> None:
-    variants = _run("chat-prefix-cache")["variants"]
+def test_chats_show_what_caching_and_asynchronous_scheduling_do(ran: Ran) -> None:
+    variants = ran("chat-prefix-cache")["variants"]
     served, computed = variants["vllm-serve"], variants["no-caching"]
     assert served["prefix_cache"]["hit_rate"] > 0.8
     assert served["prefix_cache"]["evicted_tokens"] > 0
@@ -137,9 +147,9 @@ def test_chats_show_what_caching_and_asynchronous_scheduling_do() -> None:
     assert best["evicted_tokens"] < 0.5 * served["prefix_cache"]["evicted_tokens"]
 
 
-def test_tiers_make_prefixes_cheaper_and_batches_no_larger() -> None:
+def test_tiers_make_prefixes_cheaper_and_batches_no_larger(ran: Ran) -> None:
     """The figures of the file's comment."""
-    variants = _run("offload-tiers")["variants"]
+    variants = ran("offload-tiers")["variants"]
     found = {
         name: (
             round(100 * entry["prefix_cache"]["hit_rate"], 1),
@@ -162,12 +172,14 @@ def test_tiers_make_prefixes_cheaper_and_batches_no_larger() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trace", ["real", "absent"])
 def test_a_cache_on_one_gpu_keeps_little_of_mooncakes_conversations(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, trace: str
+    shared: Path, monkeypatch: pytest.MonkeyPatch, trace: str, ran: Ran
 ) -> None:
     """Twice the tokens keep more of them; conversations that stand in have about the lengths."""
     if trace == "real":
         monkeypatch.setenv("KVSIM_TRACES", str(shared / "traces"))
-    summary = _run("mooncake-conversation")
+        summary = _run("mooncake-conversation")
+    else:
+        summary = ran("mooncake-conversation")
     variants = summary["variants"]
     found = {
         name: entry["prefix_cache"]["hit_rate"]
