@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-PAGES = (("capacity", "Capacity"),)
+PAGES = (
+    ("capacity", "Capacity"),
+    ("run", "Run"),
+    ("fragmentation", "Fragmentation"),
+    ("traces", "Trace explorer"),
+    ("lab", "Block size and sharing"),
+    ("validation", "Validation"),
+    ("recordings", "Recordings"),
+)
 """File in `views/` (and path of the address) and title; the first is the one to start with."""
 
 st.set_page_config(page_title="kvsim", layout="wide")

@@ -224,6 +224,12 @@ def _further_controls() -> dict[str, Any]:
             "max_lora_rank": st.select_slider(
                 "Their largest rank", (8, 16, 32, 64, 128, 256, 512), 16, key="rank", bind=BIND
             ),
+            "language_model_only": st.checkbox(
+                "Without encoders (language_model_only)",
+                key="textonly",
+                bind=BIND,
+                help="Of a model that takes images or sound: its encoders are left out.",
+            ),
             "speculative": None if speculative == "none" else speculative,
             "measured": st.text_input(
                 "Measured terms (GiB per GPU)",

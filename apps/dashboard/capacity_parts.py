@@ -123,12 +123,12 @@ def _show_numbers(asked: Question, found: Fit, formulas: dict[str, str]) -> None
     )
     with below[1], guarded():
         value, how = concurrency_at_my_lengths(asked, found)
-        number(below[1], "Requests of my lengths", f"{value:,.1f}", "", how)
+        number(below[1], "Requests of my lengths", f"{value:,.1f}", _my_lengths(asked), how)
     number(
         below[2],
         "KV of one full request",
         f"{formulas['kv_request'].rsplit(' = ', 1)[1]}",
-        "",
+        f"{found.settings.max_model_len:,} tokens, a GPU",
         formulas["kv_request"],
     )
     number(
@@ -138,6 +138,12 @@ def _show_numbers(asked: Question, found: Fit, formulas: dict[str, str]) -> None
         "on all GPUs together",
         formulas["naive_request"],
     )
+
+
+def _my_lengths(asked: Question) -> str:
+    if asked.law != FIXED:
+        return f"like {asked.law}"
+    return f"{asked.prompt_tokens:,} + {asked.output_tokens:,} tokens"
 
 
 def concurrency_at_my_lengths(asked: Question, found: Fit) -> tuple[float, str]:

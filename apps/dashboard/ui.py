@@ -77,7 +77,7 @@ def definitions(entries: Mapping[str, str], title: str = "What the figures mean"
 
 def share_link() -> None:
     """The address that restores this page, with a button that copies it."""
-    with st.popover("Link to this page"):
+    with st.popover("Copy link"):
         base = st.context.url or ""
         names = st.query_params
         pairs = [(name, one) for name in names for one in names.get_all(name)]

@@ -74,6 +74,59 @@ def lockstep_figure(lockstep: Mapping[str, Any]) -> Figure:
     return {"data": data, "layout": layout}
 
 
+def step_error_figure(lockstep: Mapping[str, Any]) -> Figure:
+    """Relative error (%) of the predicted time of each step, over the steps in their order.
+
+    `lockstep` as for `lockstep_figure`; its `points` are spread evenly over its `steps`. The band
+    is the bound of the median of all steps, lines are that of their 90th percentile.
+    """
+    count, last = len(lockstep["points"]), max(lockstep["steps"] - 1, 1)
+    numbers = np.linspace(0, last, count) if count > 1 else np.zeros(count)
+    points = np.array(lockstep["points"], dtype=float).reshape(-1, 3)
+    kept = (points[:, 0] > 0) & np.isfinite(points).all(axis=1)
+    points, numbers = points[kept], numbers[kept]
+    errors = 100 * (points[:, 1] / points[:, 0] - 1)
+    bounds = {share: 100 * bound for share, bound in lockstep["bounds"]["all"].items()}
+    layout = base_layout(360, shapes=_error_bounds(bounds))
+    layout["xaxis"] = _axis("step", range=[-0.01 * last, 1.01 * last])
+    end = max(1.1 * max(bounds.values()), 1.3 * _usual(np.abs(errors)))
+    layout["yaxis"] = _axis("error of the predicted time (%)", range=[-end, end])
+    data = []
+    for kind, color, symbol, _, size, opacity in _MARKS:
+        chosen = _of_kind(points, kind)
+        if chosen.any():
+            data.append(
+                {
+                    "type": "scatter",
+                    "name": KINDS[kind],
+                    "mode": "markers",
+                    "x": rounded(numbers[chosen], 0),
+                    "y": rounded(errors[chosen], 2),
+                    "marker": {"color": color, "symbol": symbol, "size": size, "opacity": opacity},
+                    "hovertemplate": "step %{x:,.0f}: %{y:+.1f} %<extra></extra>",
+                }
+            )
+    return {"data": data, "layout": layout}
+
+
+def _error_bounds(bounds: Mapping[str, float]) -> list[dict[str, Any]]:
+    """A band for the median's bound (%), lines for the 90th percentile's."""
+    across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y"}
+    band = {"fillcolor": "rgba(138,138,138,0.28)", "line": {"width": 0}, "layer": "below"}
+    shapes: list[dict[str, Any]] = [
+        {"type": "rect", **across, "y0": -bounds["median"], "y1": bounds["median"], **band}
+    ]
+    for sign in (-1, 1) if "p90" in bounds else ():
+        at, line = sign * bounds["p90"], {"width": 1.4, "dash": "dot", "color": GREY}
+        shapes.append({"type": "line", **across, "y0": at, "y1": at, "line": line})
+    return shapes
+
+
+def _usual(sizes: Any) -> float:
+    """The size that 99 % do not exceed: far outliers would flatten the rest."""
+    return float(np.quantile(sizes, 0.99)) if sizes.size else 0.0
+
+
 def free_figure(load: Mapping[str, Any]) -> Figure:
     """How both sides' KV usage (%) is distributed, and it and the batch over time (s).
 

@@ -30,6 +30,10 @@ AVERAGED = (
 """Columns of `steps.parquet` that say what is, not what happened."""
 
 
+EXTENT = "largest_free_extent_tokens"
+"""Averaged over the observed time alone: no row says how large it is while the server is idle."""
+
+
 class Binned(NamedTuple):
     """Averages over `len(columns[...])` intervals of `width_s` seconds, the first from 0."""
 
@@ -58,30 +62,56 @@ def binned(
     end_s = float(np.max(start + duration))
     if end_s <= 0:
         return None
-    edges = np.linspace(0.0, end_s, intervals + 1)
-    observed = _integrals(start, duration, np.ones(len(start)), edges)
-    weight = np.diff(edges) if idle_between else observed
-    weight = np.where(weight > 0, weight, np.nan)
-    columns = {}
-    for name in AVERAGED:
-        values = np.nan_to_num(_numbers(steps, name))
-        columns[name] = _integrals(start, duration, values, edges) / weight
+    integrals = _Integrals(start, duration, np.linspace(0.0, end_s, intervals + 1))
+    observed = integrals.of(np.ones(len(start)))
+    seen = np.where(observed > 0, observed, np.nan)
+    width = np.full(intervals, end_s / intervals)
+    weight = width if idle_between else seen
+    columns = {name: integrals.of(_numbers(steps, name)) / weight for name in AVERAGED}
+    columns[EXTENT] = integrals.of(_numbers(steps, EXTENT)) / seen
     if idle_between:
-        idle = np.clip(np.diff(edges) - observed, 0.0, None) / weight
+        idle = np.clip(width - observed, 0.0, None) / weight
         columns["usable_free_slots"] = columns["usable_free_slots"] + idle * capacity_slots
     return Binned(end_s / intervals, end_s, capacity_slots, columns, len(start))
 
 
-def _integrals(start: Any, duration: Any, values: Any, edges: Any) -> Any:
-    """Integral of the rows between every two edges: their running integral is linear inside a row
-    and constant between rows, so interpolating it is exact."""
-    end = np.minimum(start + duration, np.append(start[1:], np.inf))
-    total = np.cumsum((end - start) * values)
-    before = np.concatenate(([0.0], total[:-1]))
-    times = np.stack((start, end), axis=1).ravel()
-    sums = np.stack((before, total), axis=1).ravel()
-    return np.diff(np.interp(edges, times, sums, left=0.0))
+def binned_table(series: Mapping[str, Binned]) -> Any:
+    """The averages as a `pyarrow.Table`: a row per series (`label`) and interval (`time_s` is its
+    start, `width_s` its length), with the columns of `Binned`."""
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {"label": [], "time_s": [], "width_s": []}
+    for label, one in series.items():
+        count = len(one.columns[EXTENT])
+        columns["label"] += [label] * count
+        columns["time_s"] += (np.arange(count) * one.width_s).tolist()
+        columns["width_s"] += [one.width_s] * count
+        for name, values in one.columns.items():
+            columns.setdefault(name, []).extend(values.tolist())
+    types = {name: pa.string() if name == "label" else pa.float64() for name in columns}
+    return pa.table({name: pa.array(columns[name], types[name]) for name in columns})
+
+
+class _Integrals:
+    """Integrals of the rows' values between every two edges: exact, as a value holds from its row's
+    start for its duration, at most until the next row."""
+
+    def __init__(self, start: Any, duration: Any, edges: Any) -> None:
+        end = np.minimum(start + duration, np.append(start[1:], np.inf))
+        self._lengths = end - start
+        self._row = np.searchsorted(start, edges, side="right") - 1
+        """The row that holds at each edge, or was the last to hold; -1 before the first."""
+        inside = np.minimum(edges, end[self._row]) - start[self._row]
+        self._inside = np.where(self._row >= 0, inside, 0.0)
+
+    def of(self, values: Any) -> Any:
+        """Of one value per row."""
+        before = np.concatenate(([0.0], np.cumsum(self._lengths * values)))
+        upto = before[np.maximum(self._row, 0)] + values[self._row] * self._inside
+        return np.diff(upto)
 
 
 def _numbers(table: Any, name: str) -> Any:
-    return table.column(name).to_numpy().astype(float)
+    """A column as numbers; an average over no time, NaN in a series, weighs nothing."""
+    column = table.column(name).to_numpy()
+    return np.nan_to_num(column) if column.dtype.kind == "f" else column.astype(float)

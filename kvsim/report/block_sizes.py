@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvsim.report.export_csv import csv_lines
+
 MAX_BLOCK_SIZE = 256
 
 
@@ -52,6 +54,13 @@ def block_size_curve(prompts: Any, outputs: Any) -> BlockSizeCurve | None:
     )
     empty = waste / steps
     return BlockSizeCurve(sizes, empty, (tokens + empty) / sizes, tokens)
+
+
+def curve_csv(curve: BlockSizeCurve) -> bytes:
+    """The curve: UTF-8, RFC 4180; slots and blocks per running request."""
+    columns = (curve.sizes, curve.empty_slots, curve.blocks)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return b"".join(csv_lines(("block_size_tokens", "empty_slots", "blocks"), list(rows)))
 
 
 def _waste_up_to(length: Any, size: int) -> Any:

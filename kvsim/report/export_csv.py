@@ -28,7 +28,7 @@ def csv_export(run: Run, variants: Sequence[str]) -> Export:
     """
 
     def files() -> Iterator[tuple[str, Iterable[bytes]]]:
-        yield "summary.csv", _lines(SummaryRow._fields, summary_rows(run.summary, variants))
+        yield "summary.csv", csv_lines(SummaryRow._fields, summary_rows(run.summary, variants))
         for source in sources(run, variants):
             yield from _tables(source)
 
@@ -59,7 +59,8 @@ def _cells(column: Any) -> list[str]:
     return [cell(value) for value in values]
 
 
-def _lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[bytes]:
+def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[bytes]:
+    """A header and rows as CSV."""
     yield _line(names)
     for row in rows:
         yield _line(row)

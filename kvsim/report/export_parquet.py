@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kvsim.report.export_source import Export
 from kvsim.report.export_summary import summary_rows
@@ -21,7 +22,6 @@ COLUMNS = {
 def parquet_export(run: Run, variants: Sequence[str]) -> Export:
     """A row per variant and metric; `low` and `high` are 95 % intervals over seeds, or null."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     rows = list(summary_rows(run.summary, variants))
     table = pa.table(
@@ -33,9 +33,18 @@ def parquet_export(run: Run, variants: Sequence[str]) -> Export:
             for name, kind in COLUMNS.items()
         }
     )
+    return Export([("", [table_parquet(table)])])
+
+
+def table_parquet(table: Any) -> bytes:
+    """A `pyarrow.Table` as the content of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     stream = pa.BufferOutputStream()
     pq.write_table(table, stream, compression="zstd")
-    return Export([("", [stream.getvalue().to_pybytes()])])
+    content: bytes = stream.getvalue().to_pybytes()
+    return content
 
 
 def _number(value: float | str | None) -> float | str | None:

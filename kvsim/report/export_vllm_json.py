@@ -35,6 +35,15 @@ _STATISTICS = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
 
 def vllm_json_export(run: Run, variants: Sequence[str]) -> Export:
     """One object per variant and seed, each on a line, as `--append-result` writes several."""
+    lines = (json.dumps(one) + "\n" for one in vllm_results(run, variants))
+    notes = unrecorded(run, variants, "standard deviations and per-request arrays")
+    return Export([("", (line.encode() for line in lines))], notes)
+
+
+def vllm_results(
+    run: Run, variants: Sequence[str], *, detailed: bool = True
+) -> Iterator[dict[str, Any]]:
+    """The results of the variants and seeds; `detailed` with the arrays of single requests."""
     settings = settings_of(run, variants)
     facts = {
         "date": _date(run.created_at),
@@ -42,15 +51,13 @@ def vllm_json_export(run: Run, variants: Sequence[str]) -> Export:
         "kvsim_scenario": run.summary["scenario"],
         "max_concurrency": run.summary["workload"].get("max_concurrency"),
     }
-    lines = (
-        json.dumps(result(source, settings[source.variant], facts)) + "\n"
-        for source in sources(run, variants)
-    )
-    notes = unrecorded(run, variants, "standard deviations and per-request arrays")
-    return Export([("", (line.encode() for line in lines))], notes)
+    for source in sources(run, variants):
+        yield result(source, settings[source.variant], facts, detailed=detailed)
 
 
-def result(source: Source, settings: Scenario, facts: Mapping[str, Any]) -> dict[str, Any]:
+def result(
+    source: Source, settings: Scenario, facts: Mapping[str, Any], *, detailed: bool = True
+) -> dict[str, Any]:
     """The fields of vLLM's serve.py @009e6d4a that a simulation has, in its order.
 
     Figures are those of the summary: of its measured time, percentiles nearest-rank. Standard
@@ -76,7 +83,7 @@ def result(source: Source, settings: Scenario, facts: Mapping[str, Any]) -> dict
         **(_offered(source) if has_rows else {}),
         "max_concurrency": facts["max_concurrency"],
         **_totals(source.entry),
-        **(_detailed(source, frontend_ns) if has_rows else {}),
+        **(_detailed(source, frontend_ns) if has_rows and detailed else {}),
         "rtfx": 0.0,
         **_latencies(source, frontend_ns),
     }

@@ -30,15 +30,16 @@ _SAME = 1.02
 """Batches within 2 % are about the same."""
 
 
-def extremes(variants: Sequence[VariantData]) -> tuple[int, int]:
-    """Places of the variants with the smallest and the largest mean batch, the first of equals."""
-    batches = [figure(one.entry, "batch.mean") or 0.0 for one in variants]
+def extremes(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Places of the variants' entries with the smallest and the largest mean batch, the first of
+    equals."""
+    batches = [figure(entry, "batch.mean") or 0.0 for entry in entries]
     return batches.index(min(batches)), batches.index(max(batches))
 
 
 def headline(variants: Sequence[VariantData]) -> str:
     """Prefix hits, then batch, waste, compute limit and what binds, of the extreme batches."""
-    low, high = extremes(variants)
+    low, high = extremes([one.entry for one in variants])
     worst, best = variants[low], variants[high]
     compared = [best] if low == high else [worst, best]
     clauses = [_hits(variants), _batches(variants, worst, best), _waste(worst), _compute(best)]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvsim.errors import InputError
 from kvsim.report.binned import Binned, binned
 from kvsim.report.block_sizes import BlockSizeCurve, block_size_curve
 from kvsim.report.bounds import Bound, bound
@@ -14,9 +13,10 @@ from kvsim.report.compute_limit import ComputeLimit, Mix, compute_limit, traffic
 from kvsim.report.figures.style import names_once
 from kvsim.report.quantiles import Distribution, distribution, latencies, pooled
 from kvsim.report.text import figure, plain
+from kvsim.report.variant_memory import read_scenario
 from kvsim.results.read_run import Replica, Run, read_run
 from kvsim.results.read_snapshots import read_snapshots
-from kvsim.scenario import Scenario, load_scenario
+from kvsim.scenario import Scenario
 from kvsim.scenario.sizing import size_server
 from kvsim.scenario.variants import variants
 
@@ -83,7 +83,7 @@ def read_report_data(run_dir: Path) -> ReportData:
     and the names of the limits only.
     """
     run = read_run(run_dir)
-    scenario = _scenario(run)
+    scenario = read_scenario(run)
     settings = variants(scenario) if scenario else {}
     mode = scenario.record.mode if scenario else "steps"
     labels = names_once([plain(name, _LABEL) for name in run.folders])
@@ -100,13 +100,6 @@ def read_report_data(run_dir: Path) -> ReportData:
             )
         )
     return ReportData(run, scenario, found, curve, mode)
-
-
-def _scenario(run: Run) -> Scenario | None:
-    try:
-        return load_scenario(str(run.path / "scenario.yaml"))
-    except InputError:
-        return None
 
 
 def _limit(settings: Scenario | None, mix: Mix | None) -> ComputeLimit:

@@ -18,11 +18,11 @@ from kvsim.report.figures import (
     waterfall_figure,
     whole_slots,
 )
-from kvsim.report.figures.terms import TERMS
 from kvsim.report.headline import extremes
 from kvsim.report.html_data import ReportData, VariantData
+from kvsim.report.term_shares import shares_by_term
 from kvsim.report.text import figure, plain
-from kvsim.results.snapshots import MOST
+from kvsim.results.snapshots import MOST, REGULAR
 
 Payload = dict[str, Any]
 
@@ -123,12 +123,11 @@ def measured_tails(variants: list[VariantData]) -> dict[str, tuple[int, float]]:
 def _waterfalls(data: ReportData) -> tuple[list[Payload], Choice] | None:
     slots = {}
     for index, one in enumerate(data.variants):
-        capacity = figure(one.entry, "memory.capacity_slots")
-        shares = {term.key: figure(one.entry, f"memory.by_time.{term.path}") for term in TERMS}
-        known = {key: share for key, share in shares.items() if share is not None}
-        if capacity and len(known) == len(shares):
-            slots[index] = whole_slots(known, round(capacity))
-    pairs = _pairs(list(slots), extremes(data.variants))
+        found = shares_by_term(one.entry)
+        if found is not None:
+            slots[index] = whole_slots(found.shares, found.capacity_slots)
+    wanted = extremes([one.entry for one in data.variants])
+    pairs = _pairs(list(slots), wanted)
     options: list[Payload] = []
     for source, target in pairs:
         names = (data.variants[source].label, data.variants[target].label)
@@ -138,7 +137,6 @@ def _waterfalls(data: ReportData) -> tuple[list[Payload], Choice] | None:
         options.append({"label": label, "figure": waterfall_figure(bars, capacity)})
     if not options:
         return None
-    wanted = extremes(data.variants)
     chosen = pairs.index(wanted) if wanted in pairs else 0
     labels = [option["label"] for option in options]
     return options, Choice("From one variant to another:", labels, chosen)
@@ -171,7 +169,7 @@ def _moments(one: VariantData, count: int) -> list[Mapping[str, Any]]:
     assert one.snapshots is not None
     snapshots = one.snapshots["snapshots"]
     extremes = [snapshot for snapshot in snapshots if snapshot["why"] in MOST][:count]
-    regular = [snapshot for snapshot in snapshots if snapshot["why"] not in MOST]
+    regular = [snapshot for snapshot in snapshots if snapshot["why"] == REGULAR]
     rest = min(count - len(extremes), len(regular))
     picked = [regular[(2 * index + 1) * len(regular) // (2 * rest)] for index in range(rest)]
     return sorted([*extremes, *picked], key=lambda snapshot: float(snapshot["time_s"]))
@@ -184,7 +182,7 @@ def _most_telling(
     external = [snapshot.get("external_slots", 0) for snapshot in snapshots]
     if max(external):
         return external.index(max(external))
-    worst = data.variants[extremes(data.variants)[0]]
+    worst = data.variants[extremes([one.entry for one in data.variants])[0]]
     for index, (snapshot, owner) in enumerate(zip(snapshots, owners, strict=True)):
         if owner is worst and snapshot["why"] == "most allocated":
             return index
@@ -202,27 +200,29 @@ def _map_option(one: VariantData, snapshot: Mapping[str, Any], pieces: int) -> P
     )
     return {
         "label": f"{one.label} at {snapshot['time_s']:,.1f} s ({snapshot['why']})",
-        "note": _map_note(snapshot, drawing.cell),
+        "note": map_note(snapshot, drawing.cell),
         "holders": list(_holders(snapshot)),
         "figure": drawing.figure,
     }
 
 
-def _map_note(snapshot: Mapping[str, Any], cell: int) -> str:
+def map_note(snapshot: Mapping[str, Any], cell: int, listed: int = _HOLDERS) -> str:
+    """What a map shows, and how coarse; `listed` requests are in the table beside it."""
     requests, holes = snapshot["requests"], snapshot["free"]
     free = sum(hole[1] for hole in holes)
     largest = max((hole[1] for hole in holes), default=0)
     text = (
         f"{len(requests):,} requests hold memory, {snapshot.get('waiting', 0):,} wait; "
-        f"{free:,} free slots in {len(holes):,} pieces, the largest of {largest:,} slots."
+        f"{free:,} free slots in {len(holes):,} {'piece' if len(holes) == 1 else 'pieces'}, "
+        f"the largest of {largest:,} slots."
     )
     if cell > 1:
         text += (
             f" The overview is drawn in cells of {cell:,} slots; the height of each is divided "
             "among the uses of its slots."
         )
-    if len(requests) > _HOLDERS:
-        text += f" The table lists the {_HOLDERS} requests that hold most."
+    if len(requests) > listed:
+        text += f" The table lists the {listed} requests that hold most."
     return text
 
 

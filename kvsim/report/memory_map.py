@@ -42,7 +42,7 @@ def segments(snapshot: Mapping[str, Any], *, kind: str, capacity: int) -> list[S
     hole = "external" if snapshot.get("external_slots") else "free"
     pieces = [Segment(start, slots, hole, NOBODY) for start, slots in snapshot["free"]]
     for index, request in enumerate(snapshot["requests"]):
-        pieces.extend(_held(request, index, kind))
+        pieces.extend(held_segments(request, index, kind))
     shared = [Segment(start, slots, "shared", NOBODY) for start, slots, _ in snapshot["shared"]]
     tensor = snapshot.get("tensor")
     if isinstance(tensor, dict):
@@ -50,8 +50,8 @@ def segments(snapshot: Mapping[str, Any], *, kind: str, capacity: int) -> list[S
     return _merged(_cover(sorted(pieces), shared, capacity))
 
 
-def _held(request: Mapping[str, Any], index: int, kind: str) -> Iterator[Segment]:
-    """The extents of a request, cut where the use changes."""
+def held_segments(request: Mapping[str, Any], index: int, kind: str) -> Iterator[Segment]:
+    """The extents of a request, cut where the use changes; what is shared counts as live."""
     live, final = request["live_tokens"], max(0, request["final_tokens"] - 1)
     slots = sum(extent[1] for extent in request["extents"])
     reserved = request.get("reserved_tokens", slots)

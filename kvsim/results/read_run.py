@@ -58,6 +58,13 @@ class Run(NamedTuple):
         Raises `InputError` for a variant the run has not, and for files that are too large, not
         Parquet, without a column or with a value that no run writes.
         """
+        return tuple(_replica(seed, self.folder_of(variant, seed)) for seed in self.seeds)
+
+    def folder_of(self, variant: str, seed: int) -> Path:
+        """Where the files of a variant under one seed are.
+
+        Raises `InputError` for a variant the run has not.
+        """
         if variant not in self.folders:
             raise InputError(
                 f"the run has no variant {variant!r}",
@@ -65,10 +72,7 @@ class Run(NamedTuple):
                 fix=f"It has: {', '.join(self.folders)}.",
             )
         folder = self.path / "variants" / self.folders[variant]
-        several = len(self.seeds) > 1
-        return tuple(
-            _replica(seed, folder / f"seed-{seed}" if several else folder) for seed in self.seeds
-        )
+        return folder / f"seed-{seed}" if len(self.seeds) > 1 else folder
 
 
 def _replica(seed: int, folder: Path) -> Replica:

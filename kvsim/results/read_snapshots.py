@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.errors import InputError
-from kvsim.results.snapshots import MAX_EXTENTS, MAX_REGULAR, MAX_REQUESTS, MOST, REGULAR
+from kvsim.results.snapshots import MAX_EXTENTS, MAX_MOMENTS, MAX_REQUESTS, WHYS
 from kvsim.results.snapshots import SNAPSHOTS_NAME as NAME
 
-_MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 128 * 1024 * 1024
 _KINDS = ("paged", "contiguous", "grow")
 _FIX = "Give a run folder written by `kvsim run --out`, unchanged."
 _MAX_SLOTS = 10**13
@@ -23,7 +23,7 @@ _MAX_ROWS = 1_000_000
 def read_snapshots(folder: Path) -> dict[str, Any] | None:
     """The snapshots in the folder of a variant (or of its seed); None when it has none.
 
-    The shape is `SnapshotRecorder.snapshots`. Raises `InputError` for a link, more than 64 MiB and
+    The shape is `SnapshotRecorder.snapshots`. Raises `InputError` for a link, more than 128 MiB and
     anything that no run writes: ranges outside the memory, counts below 0, other types.
     """
     path = folder / NAME
@@ -56,8 +56,8 @@ def _problem(data: object) -> str | None:
         return "`capacity_slots` and `block_size` must be whole numbers"
     assert isinstance(capacity, int)
     snapshots = data.get("snapshots")
-    if not isinstance(snapshots, list) or len(snapshots) > MAX_REGULAR + len(MOST):
-        return f"`snapshots` must be a list of at most {MAX_REGULAR + len(MOST)}"
+    if not isinstance(snapshots, list) or len(snapshots) > MAX_MOMENTS:
+        return f"`snapshots` must be a list of at most {MAX_MOMENTS}"
     for index, snapshot in enumerate(snapshots):
         problem = _snapshot_problem(snapshot, capacity)
         if problem:
@@ -66,13 +66,16 @@ def _problem(data: object) -> str | None:
 
 
 def _snapshot_problem(snapshot: object, capacity: int) -> str | None:
-    if not isinstance(snapshot, dict) or snapshot.get("why") not in (REGULAR, *MOST):
-        return f"it must be an object whose `why` is one of {', '.join((REGULAR, *MOST))}"
+    if not isinstance(snapshot, dict) or snapshot.get("why") not in WHYS:
+        return f"it must be an object whose `why` is one of {', '.join(WHYS)}"
     time_s = snapshot.get("time_s")
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e12:
         return "`time_s` must be a number of seconds"
     if not _whole(snapshot.get("external_slots", 0)) or not _whole(snapshot.get("waiting", 0)):
         return "`external_slots` and `waiting` must be whole numbers"
+    left_out = snapshot.get("left_out", {})
+    if not isinstance(left_out, dict) or not all(map(_whole, left_out.values())):
+        return "`left_out` must hold whole numbers"
     if "tensor" in snapshot and not _is_tensor(snapshot["tensor"], capacity):
         return "`tensor` must be a place and a shape inside the memory"
     requests = snapshot.get("requests")

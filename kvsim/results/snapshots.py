@@ -14,9 +14,16 @@ from kvsim.results.memory_views import Holder, MemoryView, memory_view
 
 SNAPSHOTS_NAME = "snapshots.json"
 REGULAR = "regular"
+PREEMPTION, HELD_UP = "preemption", "held up"
+EVENTS = (PREEMPTION, HELD_UP)
+"""A step that preempts; one with which fragmentation begins to hold up the head of the queue."""
 MOST = ("most external", "most allocated", "most waiting")
-"""Why a moment was chosen, beside the regular ones."""
+WHYS = (REGULAR, *EVENTS, *MOST)
+"""Why a moment was chosen."""
 MAX_REGULAR = 24
+MAX_EVENTS = 12
+"""Moments of each kind of event."""
+MAX_MOMENTS = MAX_REGULAR + len(EVENTS) * MAX_EVENTS + len(MOST)
 MAX_REQUESTS = 5_000
 MAX_EXTENTS = 60_000
 """Per snapshot; what is beyond is counted in `left_out`."""
@@ -25,7 +32,7 @@ TOLERANCE = 0.01
 
 _FIRST_INTERVAL_NS = 1_000_000
 _CAPTURED_BLOCKS = 1 << 19
-_MIN_REGULAR = 4
+_MIN_REGULAR, _MIN_EVENTS = 4, 2
 _MAX_ID = 200
 
 
@@ -38,15 +45,46 @@ class _Moment(NamedTuple):
     rest: Any
 
 
+class _Thinned:
+    """The first moments of equal intervals; above `most` of them the interval doubles.
+
+    So many moments of a long run cost `most` looks and the logarithm of its length more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._interval_ns = _FIRST_INTERVAL_NS
+        self._next_ns = 0
+        self.kept: list[_Moment] = []
+
+    def wants(self, start_ns: int) -> bool:
+        """Whether the interval of this time has no moment yet."""
+        return start_ns >= self._next_ns
+
+    def keep(self, moment: _Moment) -> None:
+        """Add the moment of an interval that has none; those too many go."""
+        kept = [*self.kept, moment]
+        while len(kept) > self._most:
+            self._interval_ns *= 2
+            by_interval: dict[int, _Moment] = {}
+            for one in kept:
+                by_interval.setdefault(one.start_ns // self._interval_ns, one)
+            kept = list(by_interval.values())
+        self.kept = kept
+        self._next_ns = (moment.start_ns // self._interval_ns + 1) * self._interval_ns
+
+
 class SnapshotRecorder:
-    """Takes the map after `schedule()` at regular moments and at the run's extremes.
+    """Takes the map after `schedule()` at regular moments, at events and at the run's extremes.
 
     Regular moments are the first steps of equal intervals; when more than 24 are kept (fewer, but
-    4, for pools of more than 21,845 blocks, so that all moments together hold 524,288), every
-    second one goes and the interval doubles. The moments of most external fragmentation, most
-    allocated slots and most waiting requests are taken again whenever the value exceeds the one
-    taken by more than 1 %: so they are the run's maximum within that, and the number of looks grows
-    with the logarithm of the maximum only.
+    4, for pools of more than 21,845 blocks, so that all of them together hold 524,288), every
+    second one goes and the interval doubles. Events are the steps that preempt, and those with
+    which the head of the queue begins to be held up by fragmentation: of each kind the first ones
+    of equal intervals, thinned in the same way to 12 (fewer, but 2, for large pools). The moments
+    of most external fragmentation, most allocated slots and most waiting requests are taken again
+    whenever the value exceeds the one taken by more than 1 %: so they are the run's maximum within
+    that, and the number of looks grows with the logarithm of the maximum only.
 
     `running` lists what holds memory (`Scheduler.running`); it is called only when a map is taken.
     """
@@ -55,21 +93,27 @@ class SnapshotRecorder:
         self._allocator = allocator
         self._running = running
         self._view: MemoryView = memory_view(allocator)
-        self._max_regular = min(
-            MAX_REGULAR, max(_MIN_REGULAR, _CAPTURED_BLOCKS // allocator.num_blocks)
-        )
-        self._interval_ns = _FIRST_INTERVAL_NS
-        self._next_ns = 0
-        self._regular: list[_Moment] = []
+        room = _CAPTURED_BLOCKS // allocator.num_blocks
+        self._thinned = {
+            REGULAR: _Thinned(min(MAX_REGULAR, max(_MIN_REGULAR, room))),
+            **{
+                why: _Thinned(min(MAX_EVENTS, max(_MIN_EVENTS, room // len(EVENTS))))
+                for why in EVENTS
+            },
+        }
+        self._was_held_up = False
         self._extremes: dict[str, _Moment] = {}
         self._thresholds = dict.fromkeys(MOST, 0.0)
 
     def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
         """Take the map if this is a moment to keep."""
         taken = None
-        if start_ns >= self._next_ns:
-            taken = self._take(plan, start_ns, REGULAR)
-            self._keep_regular(taken)
+        begins = plan.head_held_up and not self._was_held_up
+        self._was_held_up = plan.head_held_up
+        for why, happens in ((REGULAR, True), (PREEMPTION, plan.preempted), (HELD_UP, begins)):
+            if happens and self._thinned[why].wants(start_ns):
+                taken = taken or self._take(plan, start_ns, why)
+                self._thinned[why].keep(taken._replace(why=why))
         allocated = self._allocator.usage.allocated
         external = self._allocator.capacity_slots - allocated if plan.head_held_up else 0
         for why, value in zip(MOST, (external, allocated, plan.num_waiting), strict=True):
@@ -94,9 +138,10 @@ class SnapshotRecorder:
         `time_s`, `why`, `waiting` requests, `external_slots`, `requests` in running order, `free`,
         `shared` (`memory_views.Layout`) and `left_out` (requests, slots) where a limit was reached.
         """
+        thinned = (one for kept in self._thinned.values() for one in kept.kept)
         moments = sorted(
-            [*self._regular, *self._extremes.values()],
-            key=lambda moment: (moment.start_ns, (REGULAR, *MOST).index(moment.why)),
+            [*thinned, *self._extremes.values()],
+            key=lambda moment: (moment.start_ns, WHYS.index(moment.why)),
         )
         return {
             "capacity_slots": self._allocator.capacity_slots,
@@ -121,17 +166,6 @@ class SnapshotRecorder:
         external = free if plan.head_held_up else 0
         rest = view.capture_rest()
         return _Moment(start_ns, why, plan.num_waiting, external, holders, rest)
-
-    def _keep_regular(self, moment: _Moment) -> None:
-        kept = [*self._regular, moment]
-        while len(kept) > self._max_regular:
-            self._interval_ns *= 2
-            by_interval: dict[int, _Moment] = {}
-            for one in kept:
-                by_interval.setdefault(one.start_ns // self._interval_ns, one)
-            kept = list(by_interval.values())
-        self._regular = kept
-        self._next_ns = (moment.start_ns // self._interval_ns + 1) * self._interval_ns
 
     def _describe(self, moment: _Moment) -> dict[str, Any]:
         layout = self._view.describe(moment.holders, moment.rest)

@@ -140,14 +140,14 @@ class _Loader:
             except (OSError, RuntimeError, ValueError):  # links in a circle, a NUL, too long
                 raise InputError(
                     f"{'.'.join(place)} leads nowhere, got {reprlib.repr(given)}",
-                    where=self._document.where(place),
+                    where=self._where(place),
                     fix="Give the path of a file",
                 ) from None
             if not inside and confined:
                 raise InputError(
                     f"{'.'.join(place)} leads out of the scenario's folder, got"
                     f" {reprlib.repr(given)}",
-                    where=self._document.where(place),
+                    where=self._where(place),
                     fix="Give the file itself, or use the command line",
                 )
             if not inside and not isinstance(section.get("sha256"), str):

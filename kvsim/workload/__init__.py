@@ -4,6 +4,7 @@ from kvsim.workload.arrivals import AllAtOnce, Arrivals, ClosedLoop, Constant, G
 from kvsim.workload.base import RowCounts, Workload
 from kvsim.workload.chat import ChatWorkload
 from kvsim.workload.checks import check_blocks_fit_chunks
+from kvsim.workload.demand import Demand, Intervals, Sessions, demand_of, intervals
 from kvsim.workload.describe import describe
 from kvsim.workload.empirical import EmpiricalArrivals
 from kvsim.workload.formats import FORMATS
@@ -40,10 +41,12 @@ __all__ = [
     "ClosedLoop",
     "Constant",
     "ConstantTokens",
+    "Demand",
     "EmpiricalArrivals",
     "Gamma",
     "GeneratedWorkload",
     "IndependentLengths",
+    "Intervals",
     "JointHistogram",
     "JointQuantiles",
     "KnownTrace",
@@ -54,14 +57,17 @@ __all__ = [
     "QuantileTokens",
     "ReadRules",
     "RowCounts",
+    "Sessions",
     "Sosp23Workload",
     "TokenLaw",
     "TraceWorkload",
     "UniformTokens",
     "Workload",
     "check_blocks_fit_chunks",
+    "demand_of",
     "describe",
     "find_trace",
+    "intervals",
     "length_preset",
     "length_preset_facts",
     "list_length_presets",

@@ -10,7 +10,8 @@ UNIQUE = -(2**63)
 """The stream of tokens that no other prompt shares."""
 _MAX_PLAIN = 2**63 - 1
 _MAX_UNSIGNED = 2**64 - 1
-_PER_SCOPE = 2**32
+PER_SCOPE = 2**32
+"""Ids of scope n are n * PER_SCOPE and up."""
 _MAX_CHUNK = 100_000_000
 
 
@@ -44,9 +45,9 @@ class ChunkIds:
     def read_scoped(self, values: Any, column: str, scope: str) -> list[int]:
         """As `read`, for ids below 2^32 that mean something only within `scope`."""
         ids = self.read(values, column)
-        if ids and not 0 <= min(ids) <= max(ids) < _PER_SCOPE:
-            raise bad_value(column, values, f"a list of ids from 0 to {_PER_SCOPE - 1}")
-        first = self._scopes.setdefault(scope, len(self._scopes)) * _PER_SCOPE
+        if ids and not 0 <= min(ids) <= max(ids) < PER_SCOPE:
+            raise bad_value(column, values, f"a list of ids from 0 to {PER_SCOPE - 1}")
+        first = self._scopes.setdefault(scope, len(self._scopes)) * PER_SCOPE
         return [first + number for number in ids]
 
     def _number(self, value: Any, column: str) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from kvsim.errors import InputError
 from kvsim.workload.formats import FORMATS
+from kvsim.workload.records import open_records
 from kvsim.workload.row_format import Format, FormatOptions
+from kvsim.workload.source import ReadRules
 
 _UNREAD = {
     "request tokens": "BurstGPT",
@@ -53,6 +56,12 @@ def choose_format(
     raise InputError(
         f"no known format has the columns {_listed(columns)}", where=str(path), fix=_FIX
     )
+
+
+def trace_kind(path: Path, kind: str, rules: ReadRules) -> str:
+    """The key of `FORMATS` that a file would be read as. Raises `InputError` as reading it does."""
+    with closing(open_records(path, rules)) as records:
+        return choose_format(kind, records.columns, path, objects=records.objects)
 
 
 def make_format(

@@ -96,6 +96,11 @@ class TraceWorkload:
         return self.path.name.removesuffix(".gz")
 
     @property
+    def kind(self) -> str:
+        """The key of `FORMATS` that the file was read as."""
+        return self._kind
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the uncompressed content and of everything done to it."""
         return digest_of(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvsim.cli import build_app
+from tests.dashboard.configs import CONFIG
 from tests.dashboard.conftest import Open
 
 
@@ -126,20 +127,6 @@ def _upload(app: Any, *files: tuple[str, bytes]) -> Any:
     app.button(key="use_config").click().run()
     assert not app.exception
     return app
-
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
 
 
 PICTURE = "![x](http://example.com/a.png)"

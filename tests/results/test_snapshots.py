@@ -22,7 +22,7 @@ from kvsim.errors import InputError
 from kvsim.report.memory_map import segments, totals
 from kvsim.results import SnapshotRecorder, StepsRecorder, Tee
 from kvsim.results.read_snapshots import read_snapshots
-from kvsim.results.snapshots import MAX_REGULAR, snapshots_text
+from kvsim.results.snapshots import MAX_EVENTS, MAX_MOMENTS, MAX_REGULAR, snapshots_text
 from kvsim.sim import run_replica
 from tests.results.fakes import S, plan
 
@@ -232,6 +232,8 @@ BAD = {
     "time that is no number": changed(time_s="0"),
     "infinite time": changed(time_s=1e300),
     "another why": changed(why="</script>"),
+    "no object of what is left out": changed(left_out=3),
+    "less than nothing left out": changed(left_out={"requests": -1}),
     "a request without id": changed(requests=[{"extents": []}]),
     "extents outside": changed(
         requests=[{"id": "a", "live_tokens": 1, "final_tokens": 1, "extents": [[39, 2]]}]
@@ -240,7 +242,7 @@ BAD = {
     "more rows than cells": changed(
         tensor={"start_slot": 0, "slots": 2, "rows": 2**40, "width": 1}
     ),
-    "too many moments": {**changed(), "snapshots": changed()["snapshots"] * 28},
+    "too many moments": {**changed(), "snapshots": changed()["snapshots"] * (MAX_MOMENTS + 1)},
     "another kind": {**changed(), "kind": "x"},
     "a list": [],
 }
@@ -271,3 +273,55 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "snapshots.json").symlink_to(tmp_path / "real.json")
     with pytest.raises(InputError, match="regular file"):
         read_snapshots(tmp_path)
+
+
+def moments(snapshots: dict[str, Any], why: str) -> list[float]:
+    return [one["time_s"] for one in snapshots["snapshots"] if one["why"] == why]
+
+
+def test_a_preemption_has_the_map_of_its_own_step() -> None:
+    snapshots, steps = run(*paged(True))
+    preempting = [
+        time for time, count in zip(steps["time_s"], steps["preemptions"], strict=True) if count
+    ]
+    assert 0 < len(preempting) <= MAX_EVENTS
+    assert moments(snapshots, "preemption") == preempting
+
+
+def test_a_hold_up_has_the_map_of_the_step_with_which_it_begins() -> None:
+    snapshots, steps = run(*contiguous("pow2", "buddy"))
+    external = list(steps["external_slots"])
+    begins = [
+        time
+        for time, before, now in zip(steps["time_s"], [0, *external], external, strict=False)
+        if now and not before
+    ]
+    assert 0 < len(begins) <= MAX_EVENTS
+    assert moments(snapshots, "held up") == begins
+
+
+def test_events_of_a_long_run_are_thinned_to_the_first_of_equal_intervals() -> None:
+    calls: list[int] = []
+    maps = recorder(calls)
+    victim = Sequence(Request("a", 0, 8, 4), 64)
+    for second in range(1000):
+        held = plan(head_held_up=second % 2 == 1)
+        held.preempted.append(victim)
+        maps.step(held, second * S, S)
+    snapshots = maps.snapshots()
+    # The interval starts at 1 ms and doubles to 131.072 s, of which 1,000 s hold 8.
+    assert moments(snapshots, "preemption") == [-(-131_072 * i // 1000) for i in range(8)]
+    assert all(time % 2 == 1 for time in moments(snapshots, "held up"))
+    assert len(moments(snapshots, "held up")) == 8
+    # 17 doublings of the interval, each with at most 12 new moments of each kind.
+    assert len(calls) < 17 * (24 + 12 + 12)
+
+
+def test_a_large_pool_keeps_the_maps_of_two_events_of_a_kind() -> None:
+    maps = SnapshotRecorder(PagedAllocator(1 << 19, 16), list)
+    victim = Sequence(Request("a", 0, 8, 4), 64)
+    for second in range(100):
+        preempting = plan()
+        preempting.preempted.append(victim)
+        maps.step(preempting, second * S, S)
+    assert len(moments(maps.snapshots(), "preemption")) == 2

@@ -21,14 +21,20 @@ from kvsim.report.figures.style import (
 _POWERS = [1 << power for power in range(MAX_BLOCK_SIZE.bit_length())]
 
 
-def block_size_figure(curve: BlockSizeCurve, measured: Mapping[str, tuple[int, float]]) -> Figure:
+def block_size_figure(
+    curve: BlockSizeCurve,
+    measured: Mapping[str, tuple[int, float]],
+    *,
+    lengths: str = "lengths of this run",
+    marked: str = "paged, as simulated",
+) -> Figure:
     """Empty slots and blocks per running request over the block size (tokens).
 
     `measured` is what paged variants show: label -> (block size up to `MAX_BLOCK_SIZE`, empty slots
-    per running request).
+    per running request). `lengths` and `marked` name the curve and these points in the legend.
     """
     data = [
-        _line("closed form, lengths of this run", curve.sizes, curve.empty_slots, BLUE, "solid"),
+        _line(f"closed form, {lengths}", curve.sizes, curve.empty_slots, BLUE, "solid"),
         _line("(block size - 1) / 2", curve.sizes, (curve.sizes - 1) / 2, GREY, "dash"),
         {
             **_line("blocks", curve.sizes, curve.blocks, BLUE, "solid"),
@@ -39,7 +45,10 @@ def block_size_figure(curve: BlockSizeCurve, measured: Mapping[str, tuple[int, f
         },
     ]
     if measured:
-        data += [_points(measured), _chosen(curve, sorted({size for size, _ in measured.values()}))]
+        data += [
+            _points(measured, marked),
+            _chosen(curve, sorted({size for size, _ in measured.values()})),
+        ]
     axis = {
         "type": "log",
         "title": titled("block size (tokens)"),
@@ -70,9 +79,9 @@ def _line(name: str, x: Any, y: Any, color: str, dash: str) -> dict[str, Any]:
     }
 
 
-def _points(measured: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
+def _points(measured: Mapping[str, tuple[int, float]], name: str) -> dict[str, Any]:
     return {
-        **_markers("paged, as simulated"),
+        **_markers(name),
         "x": [size for size, _ in measured.values()],
         "y": [empty for _, empty in measured.values()],
         "customdata": [escaped(label) for label in measured],

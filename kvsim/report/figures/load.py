@@ -1,11 +1,11 @@
-"""Lines over time: batch and queue, logical and physical memory."""
+"""Lines over time: batch and queue, logical and physical memory, the largest free extent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvsim.report.binned import Binned
+from kvsim.report.binned import EXTENT, Binned
 from kvsim.report.figures.style import (
     FONT_SIZE,
     Figure,
@@ -24,6 +24,11 @@ _PANELS = (("running", "batch: requests that run"), ("waiting", "queue: requests
 _SHARED = (
     ("logical_slots", "logical: slots of a block counted for every sequence that holds it"),
     ("allocated_slots", "physical: slots of each block once"),
+)
+
+_EXTENTS = (
+    (EXTENT, "largest free extent: what one more request could reserve in one piece"),
+    ("external_slots", "external fragmentation: free slots in pieces too small for the next one"),
 )
 
 
@@ -59,6 +64,16 @@ def sharing_figure(
     for row in range(len(_SHARED)):
         drawn["layout"][axis_key("y", row)]["range"] = [0, top]
     return drawn
+
+
+def extent_figure(
+    series: Mapping[str, Binned], window: tuple[float, float | None] | None = None
+) -> Figure:
+    """Largest free extent and external fragmentation (slots) over time (s), a line per variant.
+
+    The extent is a gap where nothing ran. Dotted vertical lines mark the measured `window` (s).
+    """
+    return _panels(series, _EXTENTS, "slots", window)
 
 
 def _panels(

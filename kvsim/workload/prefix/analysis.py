@@ -14,6 +14,7 @@ from kvsim.workload.prefix.belady import best_hit_blocks
 from kvsim.workload.prefix.chunk_shares import ChunkShares, chunk_shares
 from kvsim.workload.prefix.lru import lru_hit_blocks
 from kvsim.workload.prefix.references import References
+from kvsim.workload.prefix.rounding import split_seen
 from kvsim.workload.prefix.stack import StackCurve, stack_curve
 from kvsim.workload.prefix.trace import Bools, PrefixTrace
 
@@ -138,15 +139,13 @@ class PrefixAnalysis:
         if fits is None:
             fits = np.ones(len(prompts), dtype=np.bool_)
         seen = self.trace.seen_tokens(fits)
-        blocks = seen // size
-        findable = np.minimum(blocks, (prompts - 1) // size)
-        found = int(findable.sum()) * size
+        found, rounding, last_token = split_seen(seen, prompts, size)
         hit = found if hit is None else hit
         return PromptTokens(
             hit=hit,
             evicted=found - hit,
             never_seen=int((prompts - seen)[fits].sum()),
-            rounding=int((seen - blocks * size).sum()),
-            last_token=int((blocks - findable).sum()) * size,
+            rounding=rounding,
+            last_token=last_token,
             rejected=int(prompts[~fits].sum()),
         )

@@ -9,6 +9,8 @@ from kvsim.workload.base import Workload
 from kvsim.workload.prefix.analysis import PrefixAnalysis, PromptTokens
 from kvsim.workload.prefix.in_flight import hit_tokens_in_flight
 
+_MANY, _SOME = 60, 12
+
 
 def prefix_document(
     workload: Workload,
@@ -53,6 +55,28 @@ def prefix_document(
         },
         "capacities": rows,
     }
+
+
+def prefix_curve(
+    workload: Workload,
+    block_size: int,
+    *,
+    best: bool = False,
+    bytes_per_token: int | None = None,
+) -> dict[str, Any]:
+    """A `prefix_document` to draw: LRU at many capacities, with `best` the optimum at some.
+
+    Raises `InputError` as `PrefixAnalysis` does.
+    """
+    analysis = PrefixAnalysis(workload, block_size)
+    # Where one pass does not give every capacity, LRU is replayed for each, like the optimum.
+    many = _MANY if analysis.is_one_pass else _SOME
+    some = analysis.capacities(_SOME) if best else []
+    rest = [blocks for blocks in analysis.capacities(many) if blocks not in some]
+    document = prefix_document(workload, analysis, rest, bytes_per_token=bytes_per_token)
+    rows = [_row(analysis, blocks, True, bytes_per_token) for blocks in some]
+    rows += document["capacities"]
+    return document | {"capacities": sorted(rows, key=lambda row: row["blocks"])}
 
 
 def _row(
