@@ -76,3 +76,17 @@ def test_a_shipped_scenario_runs_by_name_from_the_wheel_alone(wheel: Path, tmp_p
     command = [sys.executable, "-I", "-c", code, "run", "quickstart", "--json"]
     limit = ["--set", "workload.num_requests=20"]
     subprocess.run([*command, *limit], cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_the_dashboard_opens_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("streamlit", reason="needs kvsim[dashboard]")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        "import sys; sys.path.insert(0, 'site');"
+        " from apps.dashboard.launch import ENTRY; assert 'site' in str(ENTRY), ENTRY;"
+        " from streamlit.testing.v1 import AppTest;"
+        " app = AppTest.from_file(str(ENTRY), default_timeout=60).run();"
+        " assert not app.exception, app.exception;"
+        " assert [one.label for one in app.metric][0] == 'KV pool of a GPU'"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)

@@ -52,12 +52,11 @@ def show_map(labelled: Labelled) -> None:
 
 
 def _show(found: Maps, label: str, holder: str) -> None:
-    names = moment_names(found.rows)
-    place = _choose_moment(names, telling_moment(found.rows))
+    place = _choose_moment(found.rows, telling_moment(found.rows))
     snapshot = found.snapshots["snapshots"][place]
     events, drawing = st.columns([2, 5])
     with events:
-        _show_events(found, names, label)
+        _show_events(found, label)
     chosen = holders_named(snapshot, holder)
     with drawing:
         if holder and not chosen:
@@ -80,40 +79,31 @@ def _show(found: Maps, label: str, holder: str) -> None:
         _show_uses(map_totals(found.snapshots, place))
 
 
-def moment_names(rows: Sequence[MomentRow]) -> list[str]:
-    """What the slider shows; the number makes a name unique."""
-    return [f"{number}: {row.time_s:,.3f} s, {row.why}" for number, row in enumerate(rows, start=1)]
-
-
-def _choose_moment(names: list[str], first: int) -> int:
-    if len(names) == 1:
+def _choose_moment(rows: Sequence[MomentRow], first: int) -> int:
+    if len(rows) == 1:
         return 0
-    chosen = st.select_slider(
-        "Moment: number, simulated time and why its map was kept",
-        names,
-        value=names[first],
-        key="moment",
-        bind=BIND,
-    )
-    return names.index(chosen) if chosen in names else first
+    chosen = st.slider("Moment", 1, len(rows), first + 1, key="moment", bind=BIND)
+    row = rows[chosen - 1]
+    st.caption(f"{row.time_s:,.3f} s of simulated time; this map was kept as: {md(row.why)}")
+    return chosen - 1
 
 
 def _forget_moment() -> None:
     st.session_state.pop("moment", None)
 
 
-def go_to_event(key: str, names: Sequence[str]) -> None:
+def go_to_event(key: str, count: int) -> None:
     """Move the slider to the event that was clicked in the table `key`."""
     rows = st.session_state[key].selection.rows
-    if rows and 0 <= rows[0] < len(names):
-        st.session_state["moment"] = names[rows[0]]
+    if rows and 0 <= rows[0] < count:
+        st.session_state["moment"] = rows[0] + 1
 
 
-def _show_events(found: Maps, names: list[str], label: str) -> None:
+def _show_events(found: Maps, label: str) -> None:
     st.markdown("**Events: click one, and the map goes there**")
     key = f"events of {label}"
     columns: dict[str, list[Any]] = {
-        "#": list(range(1, len(names) + 1)),
+        "moment": list(range(1, len(found.rows) + 1)),
         "time (s)": [row.time_s for row in found.rows],
         "event": [row.why for row in found.rows],
         "preempted": [row.preempted for row in found.rows],
@@ -129,7 +119,7 @@ def _show_events(found: Maps, names: list[str], label: str) -> None:
         hide_index=True,
         height=560,
         column_config={"time (s)": st.column_config.NumberColumn(format="%.3f")},
-        on_select=lambda: go_to_event(key, names),
+        on_select=lambda: go_to_event(key, len(found.rows)),
         selection_mode="single-row",
     )
     st.caption(md(counts_text(found.counts)))

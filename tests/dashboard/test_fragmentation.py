@@ -54,11 +54,6 @@ def table_with(app: Any, column: str) -> Any:
     return found
 
 
-def moment(snapshots: dict[str, Any], place: int) -> str:
-    one = snapshots["snapshots"][place]
-    return f"{place + 1}: {one['time_s']:,.3f} s, {one['why']}"
-
-
 def uses(app: Any) -> dict[str, int]:
     table = table_with(app, "use")
     return dict(zip(table["use"], table["slots"], strict=True))
@@ -111,13 +106,13 @@ def test_a_link_restores_runs_variants_pair_map_moment_and_request(
         base=pow2,
         other=paged,
         map=pow2,
-        moment=moment(snapshots, place),
+        moment=str(place + 1),
         holder="#2",
     )
     assert app.multiselect(key="run").value == [FIRST, SECOND]
     assert app.multiselect(key="shown").value == [paged, pow2]
     assert (app.selectbox(key="base").value, app.selectbox(key="other").value) == (pow2, paged)
-    assert app.select_slider(key="moment").value == moment(snapshots, place)
+    assert app.slider(key="moment").value == place + 1
     wanted = map_totals(snapshots, place)
     shown = uses(app)
     assert shown.pop("capacity") == snapshots["capacity_slots"]
@@ -155,10 +150,10 @@ def test_moving_the_slider_and_clicking_an_event_move_the_map(open_page: Open, r
     ]
     assert places
     app = open_page("fragmentation", run=FIRST, map=f"{FIRST} · paged", moment="no moment")
-    app.session_state["moment"] = moment(snapshots, places[-1])  # what a click on the event sets
+    app.session_state["moment"] = places[-1] + 1  # what a click on the event sets
     app.run()
     assert not app.exception
-    assert app.select_slider(key="moment").value == moment(snapshots, places[-1])
+    assert app.slider(key="moment").value == places[-1] + 1
     wanted = map_totals(snapshots, places[-1])
     assert uses(app)["live"] == wanted["live"]
     events = table_with(app, "event")
@@ -172,13 +167,13 @@ def test_a_click_on_an_event_names_its_moment(monkeypatch: pytest.MonkeyPatch) -
     streamlit = pytest.importorskip("streamlit")
     from apps.dashboard.fragmentation_map import go_to_event
 
-    for rows, wanted in (([1], "b"), ([], "before"), ([5], "before")):
+    for rows, wanted in (([1], 2), ([], 7), ([5], 7)):
         state: dict[str, Any] = {
             "events": SimpleNamespace(selection=SimpleNamespace(rows=rows)),
-            "moment": "before",
+            "moment": 7,
         }
         monkeypatch.setattr(streamlit, "session_state", state)
-        go_to_event("events", ["a", "b"])
+        go_to_event("events", 2)
         assert state["moment"] == wanted
 
 
