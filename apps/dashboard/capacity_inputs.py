@@ -9,7 +9,8 @@ import streamlit as st
 
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
-from apps.dashboard.ui import BIND, guarded, md
+from apps.dashboard.ui import BIND, guarded, md, warn_unknown
+from apps.dashboard.upload_control import remember
 from kvsim.catalog import Model, get_model, hf_id_of, list_gpus, list_models, model_from_config
 from kvsim.catalog.config_file import MAX_CONFIG_BYTES, parse_config
 from kvsim.errors import InputError
@@ -48,13 +49,15 @@ def ask() -> Question:
     """Draw the controls in the sidebar. Raises `InputError` for what they cannot mean together."""
     with st.sidebar:
         model_id = _model_control()
+        warn_unknown("server", (VLLM, *OTHER_SERVERS), "server")
         server = st.selectbox("Server", (VLLM, *OTHER_SERVERS), key="server", bind=BIND)
         release = _release_control() if server == VLLM else LATEST
+        warn_unknown("gpu", list_gpus(), "GPU")
         gpu = st.selectbox(
             "GPU", list_gpus(), index=list_gpus().index("h100"), key="gpu", bind=BIND
         )
         changes = _server_controls(server, release)
-        law, prompt_tokens, output_tokens, rps = _load_controls()
+        law, prompt_tokens, output_tokens, rps = _load_controls(server)
         what_if = _what_if_control(server)
     model, served = model_of(model_id)
     fraction = changes.pop("fraction", None)
@@ -93,6 +96,7 @@ def _parsed(files: dict[str, Any], name: str) -> Model:
 def _model_control() -> str:
     kept = uploads.kept_of_kind(here().uploads, "config")
     options = [*list_models(), *(one.upload_id for one in kept)]
+    warn_unknown("model", options, "model")
     chosen: str = st.selectbox(
         "Model",
         options,
@@ -147,9 +151,22 @@ def choose_uploaded_model() -> None:
 
 
 def _release_control() -> Release:
-    names = {one.name.removeprefix("vllm "): one for one in RELEASES}
-    latest_first = list(names)[::-1]
-    return names[st.selectbox("vLLM release", latest_first, key="release", bind=BIND)]
+    """The address names it in any case: what is the latest today may not be tomorrow."""
+    known = {one.version: one for one in RELEASES[::-1]}
+    warn_unknown("release", known, "release of vLLM")
+    asked = (st.session_state.get("release"), st.query_params.get("release"))
+    st.session_state["release"] = next((one for one in asked if one in known), LATEST.version)
+    chosen: str = st.selectbox(
+        "vLLM release", list(known), key="release", on_change=_forget_utilization
+    )
+    remember("release", chosen)
+    st.caption(md(known[chosen].name))
+    return known[chosen]
+
+
+def _forget_utilization() -> None:
+    """Each release has its own default."""
+    st.session_state.pop("util", None)
 
 
 def _server_controls(server: str, release: Release) -> dict[str, Any]:
@@ -166,7 +183,7 @@ def _server_controls(server: str, release: Release) -> dict[str, Any]:
         )
         changes["gpu_memory_utilization"] = st.slider(
             "gpu_memory_utilization",
-            0.5,
+            0.1,
             0.99,
             release.gpu_memory_utilization,
             0.01,
@@ -250,8 +267,11 @@ def _optional(label: str, key: str, default: str) -> int | None:
     return value
 
 
-def _load_controls() -> tuple[str, int, int, float | None]:
+def _load_controls(server: str) -> tuple[str, int, int, float | None]:
     """My requests: a law of lengths or one length, and how many arrive."""
+    if server != VLLM:
+        st.caption(f"Lengths, rates, ways out and a command: for vLLM only. Of {server}: memory.")
+        return FIXED, 1000, 250, None
     law = st.selectbox(
         "Lengths of my requests",
         (FIXED, *LAWS),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import fields
 from typing import Any
@@ -19,7 +17,7 @@ from kvsim.planning.document import DEFINITIONS, document, lines
 from kvsim.planning.explain import explained, refusal_sentence, room_sentence
 from kvsim.planning.fit import Fit, FitSettings
 from kvsim.planning.fractions import FRACTIONS
-from kvsim.planning.load import Load, bounds, concurrency_of_all, concurrency_of_law
+from kvsim.planning.load import Bounds, Load, bounds, concurrency_of_all, concurrency_of_law
 from kvsim.planning.load_text import load_document, load_sentences
 from kvsim.planning.memory_bar import memory_bar_figure
 from kvsim.planning.other_answer import other_document, other_note
@@ -27,6 +25,8 @@ from kvsim.planning.others import OtherFit
 from kvsim.planning.simulation import scenario_text
 from kvsim.planning.start import printed_gib
 from kvsim.planning.ways import Way
+from kvsim.report.export_csv import csv_lines
+from kvsim.report.figures_page import figures_html
 from kvsim.workload.sample import sample_lengths
 
 LAW_SAMPLE = 400
@@ -62,7 +62,6 @@ def show_answer(asked: Question, found: Answer) -> None:
     with st.expander("What to know about these figures"):
         for sentence in advice(found.first):
             st.markdown(f"- {md(sentence)}")
-    _exports(asked, found)
 
 
 def formulas_of(found: Fit) -> dict[str, str]:
@@ -230,10 +229,10 @@ def _show_command(found: Answer) -> None:
     file.code(found.yaml, language="yaml")
 
 
-def show_load(asked: Question, found: Fit) -> None:
-    """What the asked load meets."""
+def show_load(asked: Question, found: Fit) -> Bounds | None:
+    """What the asked load meets; None where no rate is asked."""
     if asked.rps is None:
-        return
+        return None
     st.subheader(f"{asked.rps:g} requests per second")
     prompt_tokens, output_tokens = mean_lengths(asked)
     met = bounds(found, Load(asked.rps, prompt_tokens, output_tokens))
@@ -256,7 +255,7 @@ def show_load(asked: Question, found: Fit) -> None:
         st.download_button(
             "Scenario that simulates it (YAML)", text, "capacity.yaml", key="scenario_yaml"
         )
-    st.session_state["load_document"] = load_document(met)
+    return met
 
 
 def mean_lengths(asked: Question) -> tuple[int, int]:
@@ -268,23 +267,33 @@ def mean_lengths(asked: Question) -> tuple[int, int]:
     return prompt, output
 
 
-def _exports(asked: Question, found: Answer) -> None:
+def show_exports(found: Answer, met: Bounds | None) -> None:
+    """The table and the whole answer as files."""
     rows = lines(found.columns)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["figure", *found.columns, "definition"])
-    writer.writerows([row.label, *row.cells, DEFINITIONS.get(row.key, "")] for row in rows)
+    cells = [[row.label, *row.cells, DEFINITIONS.get(row.key, "")] for row in rows]
+    table = b"".join(csv_lines(["figure", *found.columns, "definition"], cells))
     base, *others = found.columns.items()
     plain: dict[str, Any] = {
         **document(base[1], found.ways, command=found.line),
         "what_if": {name: document(one) for name, one in others},
+        "load": load_document(met),
         "notes": advice(base[1]),
     }
-    left, middle, _ = st.columns([1, 1, 4])
-    left.download_button("Table (CSV)", buffer.getvalue(), "capacity.csv", "text/csv", key="csv")
+    left, middle, right, _ = st.columns([1, 1, 1, 3])
+    left.download_button("Table (CSV)", table, "capacity.csv", "text/csv", key="csv")
     middle.download_button(
         "Answer (JSON)", json.dumps(plain, indent=2), "capacity.json", key="json"
     )
+    right.download_button("Page (HTML)", lambda: _page(found), "capacity.html", key="html")
+
+
+def _page(found: Answer) -> bytes:
+    """The bars, every formula with its numbers, and the command, as one page without a server."""
+    first = found.first
+    said = [refusal_sentence(first), room_sentence(first), *explained(first), *advice(first)]
+    notes = [f"Verdict: {first.verdict}.", *filter(None, said), f"Command: {found.line}"]
+    title = f"Capacity: {next(iter(found.columns))}"
+    return figures_html(title, {"Memory of one GPU": memory_bar_figure(found.columns)}, notes)
 
 
 def show_other(found: OtherFit) -> None:

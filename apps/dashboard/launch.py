@@ -41,7 +41,8 @@ def server_command(host: str, port: int, *, browser: bool) -> list[str]:
     }
     flags = [f"--{name}={_text(value)}" for name, value in settings.items()]
     if loopback:  # a page of another name that resolves to this machine is none of ours
-        flags += [f"--server.allowedHosts={name}" for name in ("localhost", "127.0.0.1")]
+        names = dict.fromkeys(("localhost", "127.0.0.1", host, f"[{host}]"))
+        flags += [f"--server.allowedHosts={name}" for name in names]
     return [sys.executable, "-P", "-m", "streamlit", "run", str(ENTRY), *flags]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -15,13 +15,18 @@ from kvsim.errors import InputError
 
 BIND: Literal["query-params"] = "query-params"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:^=&])")
+_ADDRESS = re.compile(r"(?<=://)|(?<=@)|(?<=www)(?=\.)", re.IGNORECASE)
+_JOINER = "\N{WORD JOINER}"
 _CONFIG = {"displaylogo": False, "responsive": True, "scrollZoom": False, "plotlyServerURL": ""}
 
 
 def md(text: object, limit: int = 600) -> str:
-    """Text that Streamlit shows as it is: no markup, link, picture, formula or emoji of it acts."""
+    """Text that Streamlit shows as it is: no markup, link, picture, formula or emoji of it acts.
+
+    Addresses become links after escapes are resolved; a joiner without width keeps them text.
+    """
     shown = "".join(c if c.isprintable() else " " for c in str(text)[:limit])
-    return _SPECIAL.sub(r"\\\1", shown)
+    return _SPECIAL.sub(r"\\\1", _ADDRESS.sub(_JOINER, shown))
 
 
 @contextmanager
@@ -75,9 +80,16 @@ def definitions(entries: Mapping[str, str], title: str = "What the figures mean"
             st.markdown(f"**{md(name)}**: {md(text)}")
 
 
+@st.fragment
 def share_link() -> None:
-    """The address that restores this page, with a button that copies it."""
-    with st.popover("Copy link"):
+    """The address that restores this page, with a button that copies it.
+
+    It is read when the box is opened: what a fragment of the page changed is in it.
+    """
+    box = st.popover("Copy link", key="share", on_change="rerun")
+    if not box.open:
+        return
+    with box:
         base = st.context.url or ""
         names = st.query_params
         pairs = [(name, one) for name in names for one in names.get_all(name)]
@@ -98,3 +110,13 @@ def number(place: Any, label: str, value: str, interval: str, formula: str) -> N
         )
         with st.popover("formula", type="tertiary"):
             st.markdown(md(formula))
+
+
+def warn_unknown(key: str, options: Collection[str], what: str) -> None:
+    """Say so where the address asks for what is not there; the control shows something else then.
+
+    Call it before the control is drawn.
+    """
+    for asked in st.query_params.get_all(key):
+        if asked not in options:
+            st.warning(f"There is no {what} {md(asked, 80)} here (any more).")

@@ -56,6 +56,7 @@ def answer(
     ways = ways_out(found, given)
     columns = {f"{model.name}, {given.gpus} x {gpu.name}": found}
     for text in what_if:
-        columns[text[:60]] = fit_whole(model, gpu, changed_by_text(given, text), release=release)
+        title = text if text not in columns else f"{text} (again)"
+        columns[title] = fit_whole(model, gpu, changed_by_text(given, text), release=release)
     chosen = ways[0].fit if ways else found
     return Answer(columns, ways, serve_command(chosen, served), serve_yaml(chosen, served))

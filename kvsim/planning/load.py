@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from kvsim.core.plan import Chunk, StepPlan
@@ -15,6 +16,8 @@ Binding = Literal["KV memory", "max_num_seqs", "prefill", "decode"]
 _POINTS = 33
 """Lengths at which a request's blocks are counted, from its prompt to its end."""
 _LAW_POINTS = 9
+_CHUNKS = 256
+"""Whole chunks of a prompt that are timed; of more, so many evenly, and the rest in between."""
 ENDLESS_BATCH = 1 << 16
 """A batch at which a step is all arithmetic and reading of KV."""
 COMPUTE_MARGIN = 1.1
@@ -191,6 +194,13 @@ def met_load(
     return bounds(found, Load(rps, prompt_tokens, output_tokens))
 
 
+def _spread(count: int, most: int) -> list[int]:
+    """All of `count` places, or `most` of them evenly, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [place * (count - 1) // (most - 1) for place in range(most)]
+
+
 class _Steady:
     """Times of a steady state of equal requests."""
 
@@ -214,15 +224,20 @@ class _Steady:
     def _prompt_s(self) -> float:
         """What a prompt adds to steps that decode anyway."""
         budget = self._found.settings.max_num_batched_tokens
-        total, done = 0.0, 0
-        while done < self._load.prompt_tokens:
-            tokens = min(budget, self._load.prompt_tokens - done)
-            plan = StepPlan(0, {})
-            plan.chunks, plan.prefill_tokens = [Chunk(tokens, done)], tokens
-            plan.num_decodes = plan.decode_context_tokens = 1
-            total += self._clock.step_seconds(plan) - self._one_decode_s()
-            done += tokens
-        return total
+        whole, rest = divmod(self._load.prompt_tokens, budget)
+        places = _spread(whole, _CHUNKS)
+        times = [self._chunk_s(budget, place * budget) for place in places]
+        total = (times[0] + times[-1]) / 2 if times else 0.0
+        for (before, after), ends in zip(pairwise(places), pairwise(times), strict=True):
+            total += (after - before) * sum(ends) / 2
+        return total + (self._chunk_s(rest, whole * budget) if rest else 0.0)
+
+    def _chunk_s(self, tokens: int, done: int) -> float:
+        """What so many tokens behind `done` others add to a step with a decode."""
+        plan = StepPlan(0, {})
+        plan.chunks, plan.prefill_tokens = [Chunk(tokens, done)], tokens
+        plan.num_decodes = plan.decode_context_tokens = 1
+        return self._clock.step_seconds(plan) - self._one_decode_s()
 
     def _one_decode_s(self) -> float:
         plan = StepPlan(0, {})

@@ -63,6 +63,13 @@ class Release:
     """Tokens of a step where v0 prefills contexts above 32,768 tokens in chunks by itself."""
     seqs_on_every_gpu: int | None = None
     """Default of max_num_seqs where it does not follow from the GPU."""
+
+    @property
+    def version(self) -> str:
+        """The first version of the range, as `release_of` takes it; it never changes."""
+        major, minor, patch = self.first
+        return f"{major}.{minor}.{patch}" if patch else f"{major}.{minor}"
+
     pages: PageRules | None = None
     """How caches with pages of several sizes share the pool; None: not known here."""
     counts_steps_in_flight: bool = False

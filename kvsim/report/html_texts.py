@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvsim.report.block_sizes import MAX_BLOCK_SIZE
 from kvsim.report.bounds import CAPACITY_NOT_BANDWIDTH, MEANINGS
@@ -21,17 +21,35 @@ from kvsim.report.html_tables import (
 )
 from kvsim.report.remarks import remarks
 from kvsim.report.text import plain
+from kvsim.results.read_run import Run
 
 _MAX_SCENARIO = 60_000
 
 
-def head(data: ReportData) -> dict[str, Any]:
-    """Title, headline, warnings and the scenario's text, by the names the template uses."""
+class Again(NamedTuple):
+    """How a run is made again, in a reader's words."""
+
+    command: str
+    scenario_text: str
+    """Of the scenario that the command names."""
+
+    @classmethod
+    def here(cls, run: Run) -> Again:
+        """From the run folder, where it is."""
+        command = shlex.join(["kvsim", "run", str(run.path / "scenario.yaml")])
+        return cls(command, run.scenario_text)
+
+
+def head(data: ReportData, again: Again | None = None) -> dict[str, Any]:
+    """Title, headline, warnings and the scenario's text, by the names the template uses.
+
+    Left out, the run is made again from its folder.
+    """
     summary, scenario = data.run.summary, data.scenario
     workload = summary["workload"] if isinstance(summary["workload"], Mapping) else {}
     rows = workload.get("rows")
     kept = rows.get("kept") if isinstance(rows, Mapping) else None
-    text = data.run.scenario_text
+    command, text = again or Again.here(data.run)
     if len(text) > _MAX_SCENARIO:
         text = text[:_MAX_SCENARIO] + f"\n… ({len(text):,} characters in scenario.yaml)"
     return {
@@ -44,7 +62,7 @@ def head(data: ReportData) -> dict[str, Any]:
         "sentence": headline(data.variants),
         "warnings": _warnings(data, workload),
         "scenario_text": text,
-        "command": shlex.join(["kvsim", "run", str(data.run.path / "scenario.yaml")]),
+        "command": command,
         "needs_traces": scenario is not None and scenario.workload.named_trace is not None,
         "window": scenario is not None
         and (scenario.measure.from_s > 0 or scenario.measure.to_s is not None),

@@ -23,6 +23,7 @@ from kvsim.catalog.compressed_bytes import compresses, kept_bytes
 from kvsim.catalog.hf.fields import LARGEST_LAYERS, LARGEST_NESTING
 from kvsim.errors import InputError
 from tests.catalog.hf_rows import ROWS, row
+from tests.timing import slow
 
 LLAMA: dict[str, Any] = row("yi-34b")["config"]
 
@@ -40,7 +41,7 @@ def refused(config: Any, quantization: Any = None) -> str:
     start = time.perf_counter()
     with pytest.raises(InputError) as error:
         model_from_config(config, name="x", source="x.json", quantization=quantization)
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < slow(1.0, time.perf_counter)
     assert error.value.where == "x.json"
     assert error.value.fix
     message = str(error.value)
@@ -195,6 +196,6 @@ def test_the_time_to_read_grows_with_the_layers_and_no_faster() -> None:
     }
     start = time.perf_counter()
     model = model_from_config(config, name="x", source="x.json")
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < slow(1.0, time.perf_counter)
     assert model.layers == 10_000
     assert json.dumps(kv_bytes_per_token(model)) == str(9985 * 2 * 512 * 2)

@@ -22,6 +22,7 @@ from kvsim.catalog.compressed_bytes import kept_bytes
 from kvsim.catalog.kv_layers import layer_kvs
 from kvsim.errors import InputError
 from tests.catalog.hf_rows import ROWS, by_hand, read, read_row, row
+from tests.timing import slow
 
 SIZED = [one for one in ROWS if "parameters" in one]
 
@@ -144,8 +145,8 @@ def test_reading_a_configuration_takes_less_than_five_milliseconds() -> None:
             read_row(one)
             times.append(time.perf_counter() - start)
         taken.append(min(times))
-    assert statistics.median(taken) < 0.002
-    assert max(taken) < 0.005
+    assert statistics.median(taken) < slow(0.002, time.perf_counter)
+    assert max(taken) < slow(0.005, time.perf_counter)
 
 
 def test_the_catalogue_imports_neither_numpy_nor_pydantic() -> None:

@@ -72,6 +72,23 @@ def test_what_if_columns_stand_beside_the_set_up(open_page: Open) -> None:
     assert table["kv_cache_dtype=fp8"][blocks].startswith(f"{wanted['num_blocks']:,} (")
 
 
+def test_a_column_that_cannot_be_leaves_the_others(open_page: Open) -> None:
+    app = open_page(model="qwen2.5-7b", whatif=["tp=8", "tp=2"])  # 28 heads
+    assert "heads" in app.error[0].value
+    assert list(_table(app))[2:] == ["tp=2"]
+
+
+def test_a_release_brings_its_own_share_of_the_memory(open_page: Open) -> None:
+    app = open_page(model="llama-3.1-8b", release="0.8")
+    wanted = _command("llama-3.1-8b", "--gpu", "h100", "--vllm", "0.8")
+    assert _serve_line(app) == wanted["command"]
+    app = open_page(model="llama-3.1-8b")
+    assert app.slider(key="util").value == 0.92
+    app.selectbox(key="release").set_value("0.8").run()
+    assert app.slider(key="util").value == 0.9
+    assert _serve_line(app) == wanted["command"]
+
+
 def test_a_what_if_that_is_none_is_named_and_the_rest_stays(open_page: Open) -> None:
     app = open_page(model="llama-3.1-8b", whatif=["speed=9", "tp=2"])
     assert "is no setting" in app.error[0].value
@@ -96,10 +113,12 @@ def test_settings_that_cannot_be_are_an_error_in_their_place(open_page: Open) ->
     assert app.selectbox(key="model").value == "llama-3.1-8b"
 
 
-def test_values_that_a_control_does_not_have_are_ignored(open_page: Open) -> None:
-    app = open_page(model="/etc/passwd", gpu="<script>", tp="3", util="7")
+def test_values_that_a_control_does_not_have_are_said_or_ignored(open_page: Open) -> None:
+    app = open_page(model="config-0123456789abcdef", gpu="<script>", tp="3", util="7")
+    assert "There is no model config-0123456789abcdef" in app.warning[0].value.replace("\\", "")
+    assert len(app.warning) == 2
     assert app.selectbox(key="model").value == "llama-3.1-8b"
-    assert "passwd" not in "".join(one.value for one in [*app.markdown, *app.code, *app.error])
+    assert app.slider(key="util").value == 0.92
 
 
 def test_a_load_says_what_binds(open_page: Open) -> None:
@@ -117,7 +136,9 @@ def test_other_servers_answer_by_their_own_rules(open_page: Open, server: str) -
     words = ("--server", server, "--max-model-len", "8192")
     wanted = _command("llama-3.1-8b", "--gpu", "h100", *words)
     assert f"{wanted['kv_tokens']:,}" in _metrics(app).values()
-    assert "vLLM's scheduler" in app.caption[-1].value.replace("\\", "")
+    said = " ".join(one.value.replace("\\", "") for one in app.caption)
+    assert "vLLM's scheduler" in said
+    assert "for vLLM only" in said
 
 
 def _upload(app: Any, *files: tuple[str, bytes]) -> Any:
@@ -163,3 +184,17 @@ def test_a_broken_config_is_refused_and_the_page_lives_on(
     assert problem in said
     assert "![" not in app.error[0].value
     assert "KV blocks" in _metrics(app)
+
+
+def test_the_page_as_a_file_holds_the_answer_and_asks_nothing_of_the_network() -> None:
+    from apps.dashboard.capacity_parts import _page
+    from kvsim.catalog import get_gpu, get_model
+    from kvsim.planning.answer import answer
+    from kvsim.planning.fit import FitSettings
+
+    found = answer(get_model("llama-3.1-8b"), "a<b", get_gpu("h100"), FitSettings())
+    text = _page(found).decode()
+    assert "num_blocks = " in text
+    assert f"{found.first.start.num_blocks:,}" in text
+    assert "vllm serve &#39;a&lt;b&#39;" in text
+    assert "<script src" not in text

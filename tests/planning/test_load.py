@@ -161,3 +161,16 @@ def test_the_command_names_the_binding_limit(kvsim: Command) -> None:
     refused = kvsim(*arguments)
     assert refused.status == 2
     assert "--prompt-tokens" in refused.err
+
+
+def test_a_prompt_of_many_chunks_takes_the_sum_of_their_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few of them are timed: what a chunk costs grows evenly with what is before it."""
+    found = fitted("llama-3.1-8b", "h100", max_num_batched_tokens=32)
+    load = Load(0.01, 60_000, 100)
+    few = bounds(found, load)
+    monkeypatch.setattr("kvsim.planning.load._CHUNKS", 10_000)
+    every = bounds(found, load)
+    assert few.prefill_utilization == pytest.approx(every.prefill_utilization, rel=1e-6)
+    assert few.compute_rps == pytest.approx(every.compute_rps, rel=1e-6)

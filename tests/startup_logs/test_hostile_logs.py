@@ -14,6 +14,7 @@ import pytest
 from kvsim.errors import InputError
 from kvsim.startup_logs import read_startup_log
 from kvsim.startup_logs.lines import MAX_BYTES, MAX_LINE, MAX_TEXTS
+from tests.timing import slow
 
 GOOD = "INFO [kv_cache_utils.py:864] GPU KV cache size: 136,080 tokens\n"
 TOKENS = 136080
@@ -37,7 +38,7 @@ def test_a_line_of_100_mb_costs_seconds_and_little_memory(tmp_path: Path) -> Non
     tracemalloc.stop()
     assert log.figures["kv_tokens"].value == TOKENS
     assert log.cut
-    assert seconds < 5
+    assert seconds < slow(5)
     assert peak_bytes < 32 * 1024**2
 
 
@@ -84,7 +85,7 @@ def test_no_line_takes_long(line: str) -> None:
     begin = time.process_time()
     log = read_startup_log([*([line] * 16), GOOD])
     assert log.figures["kv_tokens"].value == TOKENS
-    assert time.process_time() - begin < 1.5
+    assert time.process_time() - begin < slow(1.5)
 
 
 @pytest.mark.slow
@@ -95,7 +96,7 @@ def test_a_file_of_nothing_but_short_lines_ends(tmp_path: Path, line: str) -> No
     begin = time.process_time()
     log = read_startup_log(path)
     assert log.figures["kv_tokens"].value == TOKENS
-    assert time.process_time() - begin < 20
+    assert time.process_time() - begin < slow(20)
 
 
 def test_an_endless_log_is_cut() -> None:
@@ -103,7 +104,7 @@ def test_an_endless_log_is_cut() -> None:
     log = read_startup_log(itertools.chain([GOOD], itertools.repeat("")), max_bytes=1000)
     assert log.cut
     assert log.lines <= 1000
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < slow(1)
     whole = read_startup_log(itertools.chain([GOOD], itertools.repeat("")))
     assert (whole.cut, whole.lines) == (True, MAX_TEXTS + 1)
 
