@@ -7,11 +7,13 @@ from typing import Any
 
 import streamlit as st
 
+from apps.dashboard.downloads import download
 from apps.dashboard.fragmentation_data import Maps, maps
 from apps.dashboard.fragmentation_parts import Labelled
 from apps.dashboard.ui import BIND, chart, guarded, md
 from kvsim.report.figures import memory_map_figure
 from kvsim.report.figures.memory_map import INKS
+from kvsim.report.figures_page import figures_html
 from kvsim.report.html_figures import map_note
 from kvsim.report.moments import (
     EventCounts,
@@ -20,6 +22,7 @@ from kvsim.report.moments import (
     holder_rows,
     holders_named,
     map_totals,
+    moments_csv,
     telling_moment,
 )
 
@@ -71,7 +74,15 @@ def _show(found: Maps, label: str, holder: str) -> None:
         )
         alt = f"Use of every slot at {found.rows[place].time_s:,.3f} s, in the order of addresses"
         chart(drawn.figure, "physical", alt)
-        st.caption(md(map_note(snapshot, drawn.cell, _LISTED)))
+        note = map_note(snapshot, drawn.cell, _LISTED)
+        st.caption(md(note))
+        heading = f"{found.rows[place].time_s:,.3f} s: {found.rows[place].why}"
+        download(
+            "Map at this moment (HTML)",
+            "map.html",
+            lambda: figures_html("Physical map", {heading: drawn.figure}, [label, note]),
+            key="map_html",
+        )
     holders, uses = st.columns([3, 2])
     with holders:
         _show_holders(snapshot, found.snapshots["kind"])
@@ -123,6 +134,7 @@ def _show_events(found: Maps, label: str) -> None:
         selection_mode="single-row",
     )
     st.caption(md(counts_text(found.counts)))
+    download("Events (CSV)", "events.csv", lambda: moments_csv(found.rows), key="events_csv")
 
 
 def counts_text(counts: EventCounts | None) -> str:

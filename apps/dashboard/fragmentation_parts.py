@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import streamlit as st
 
 from apps.dashboard.cached import here
+from apps.dashboard.downloads import download
 from apps.dashboard.fragmentation_data import MAX_DRAWN, MAX_RUNS, Side, memory, sides
 from apps.dashboard.places import run_folders
+from apps.dashboard.run_exports import without_input
 from apps.dashboard.ui import BIND, chart, guarded, md, table
 from kvsim.report.binned import Binned, binned_table
 from kvsim.report.compare import Comparison
@@ -228,6 +231,7 @@ def show_exports(
 ) -> None:
     """Files with what the page shows; each is made when it is asked for."""
     st.subheader("Export")
+    _scenarios(labelled)
     entries = [(side.run_id, side.variant, side.entry) for side in labelled.values()]
     places = iter(st.columns(4))
     with next(places):
@@ -255,6 +259,27 @@ def show_exports(
                 "text/html",
                 lambda: comparison_html(comparison_document(comparison)).encode(),
             )
+
+
+def _scenarios(labelled: Labelled) -> None:
+    """The resolved scenario of each run that is shown."""
+    heads = {side.run_id: side.head for side in labelled.values()}
+    places = [place for _ in range(-(-len(heads) // 4)) for place in st.columns(4)]
+    for place, (run_id, head) in zip(places, heads.items(), strict=False):
+        name = run_id.partition("~")[0]
+        label = "Scenario (YAML)" if len(heads) == 1 else f"Scenario of {md(run_id, 100)} (YAML)"
+        with place:
+            download(
+                label,
+                f"{name}.yaml",
+                partial(_scenario, run_id, head.run.scenario_text),
+                key=f"scenario {run_id}",
+                wide=True,
+            )
+
+
+def _scenario(run_id: str, text: str) -> bytes:
+    return without_input(run_id, text).encode()
 
 
 def _download(label: str, name: str, mime: str, content: Callable[[], bytes]) -> None:

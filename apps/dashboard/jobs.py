@@ -29,12 +29,17 @@ MAX_JOBS = 100
 """Ended runs whose status is kept."""
 MAX_REQUESTS = 2_000_000
 """Requests that a run may submit, over all its variants and seeds."""
+MIN_FREE_BYTES = 1 << 30
+"""Free space without which no run starts."""
 STATUS, REQUEST, PID, LOG = "status.json", "request.json", "pid", "log.txt"
 INPUT = "input"
-"""The scenario's folder: it holds the scenario and its files, and nothing else that it may read."""
+"""The scenario's folder: it holds the scenario and its files, and nothing else that it may read.
+
+It is there until the run has ended."""
 RUN = "run"
 """Where the run folder is until it is complete."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,120}", re.ASCII)
+_DELETED = ".deleted"
 _STARTING_S = 60.0
 _starting = threading.Lock()
 
@@ -85,7 +90,8 @@ def start(
 
     `scenario` is the name of a shipped one, or with `text` that of the given YAML. `files` are
     copied beside the scenario under their names, which are no paths; it can read no others.
-    Raises `InputError` where `MAX_RUNNING` run, and for a scenario that is not shipped.
+    Raises `InputError` where `MAX_RUNNING` run, where less than `MIN_FREE_BYTES` are free, and for
+    a scenario that is not shipped.
     """
     if text is None:
         text = _shipped_text(scenario)
@@ -107,6 +113,7 @@ def start(
                 fix="Wait for one of them, or cancel it",
             )
         where.made.mkdir(parents=True, exist_ok=True)
+        _refuse_full(where.made)
         (folder / INPUT).mkdir(parents=True)
         (folder / INPUT / f"{name}.yaml").write_text(text, encoding="utf-8", newline="")
         for file_name, path in (files or {}).items():
@@ -115,6 +122,17 @@ def start(
         _spawn(folder)
     _forget_oldest(where)
     return job_id
+
+
+def _refuse_full(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < MIN_FREE_BYTES:
+        raise InputError(
+            f"the dashboard's disk has {free / (1 << 30):.2f} GiB free, a run starts with"
+            f" {MIN_FREE_BYTES / (1 << 30):g} GiB or more",
+            where="run",
+            fix="Delete runs that nobody needs, or free space on the server",
+        )
 
 
 def refuse_large(scenario: Scenario, *, file_rows: int | None = None) -> None:
@@ -163,11 +181,11 @@ def status(where: Places, job_id: str) -> Status | None:
     problem = str(written.get("problem", ""))
     if state in ("starting", "running") and not alive:
         state, problem = "failed", "the process ended without a word (out of memory?)"
-    if state in ("failed", "cancelled") and not alive:
+    if state in ("done", "failed", "cancelled") and not alive:
         _clear(folder)
     seconds = written.get("seconds", 0.0)
     if state in ("starting", "running"):
-        seconds = max(0.0, time.time() - (folder / REQUEST).stat().st_mtime)
+        seconds = time.time() - (_asked_at(folder) or time.time())
     return Status(
         job_id,
         state,
@@ -193,11 +211,12 @@ def cancel(where: Places, job_id: str) -> None:
 
     A run that ends by itself in the meantime is left as it is.
     """
-    now = status(where, job_id)
-    if now is None or now.ended:
-        return
-    folder = where.jobs / job_id
-    pid = _pid(folder)
+    with _starting:  # until a run that is being started has noted its process
+        now = status(where, job_id)
+        if now is None or now.ended:
+            return
+        folder = where.jobs / job_id
+        pid = _pid(folder)
     if pid:
         processes.end_group(pid)
     if _read(folder / STATUS).get("state") in ("done", "failed"):
@@ -208,9 +227,41 @@ def cancel(where: Places, job_id: str) -> None:
     _clear(folder)
 
 
+def made_here(where: Places, run_id: str) -> bool:
+    """Whether this dashboard made the run, so that it may delete it."""
+    if not _ID.fullmatch(run_id):
+        return False
+    return _is_folder(where.made / run_id) or (where.jobs / run_id / REQUEST).is_file()
+
+
+def delete(where: Places, run_id: str) -> None:
+    """Remove a run that was made here, with its status.
+
+    Raises `InputError` for any other run, and for one that is under way.
+    """
+    if not made_here(where, run_id):
+        raise InputError(
+            f"the run {run_id[:80]!r} was not made by this dashboard, or is gone",
+            where="run",
+            fix="Delete its folder yourself if nobody needs it",
+        )
+    now = status(where, run_id)
+    if now is not None and not now.ended:
+        raise InputError("the run is under way", where="run", fix="Cancel it first")
+    for parent in (where.made, where.jobs):
+        if _is_folder(parent / run_id):  # renamed first: a page sees all of a run or nothing
+            (parent / run_id).rename(parent / f".{run_id}.{secrets.token_hex(4)}{_DELETED}")
+        for left in parent.glob(f".*{_DELETED}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def _clear(folder: Path) -> None:
-    """Remove what a run that was ended left half-written."""
-    for left in (folder / RUN, *folder.glob(".*.partial")):
+    """Remove what a run that has ended needs no more, and what it left half-written."""
+    for left in (folder / INPUT, folder / RUN, *folder.glob(".*.partial")):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:
@@ -220,8 +271,9 @@ def _clear(folder: Path) -> None:
 def _job_folders(where: Places) -> list[Path]:
     """The newest first."""
     try:
-        found = [path for path in where.jobs.iterdir() if (path / REQUEST).is_file()]
-        return sorted(found, key=lambda one: -(one / REQUEST).stat().st_mtime)
+        folders = (path for path in where.jobs.iterdir() if not path.name.startswith("."))
+        found = [path for path in folders if (path / REQUEST).is_file()]
+        return sorted(found, key=_asked_at, reverse=True)
     except OSError:
         return []
 
@@ -235,8 +287,16 @@ def _forget_oldest(where: Places) -> None:
 def _alive(folder: Path) -> bool:
     pid = _pid(folder)
     if pid is None:
-        return time.time() - (folder / REQUEST).stat().st_mtime < _STARTING_S
+        return time.time() - _asked_at(folder) < _STARTING_S
     return bool(pid)
+
+
+def _asked_at(folder: Path) -> float:
+    """Time of the request; 0 where another session forgot the run in the meantime."""
+    try:
+        return min(time.time(), (folder / REQUEST).stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _pid(folder: Path) -> int | None:

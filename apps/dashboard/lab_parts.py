@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import streamlit as st
 
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
+from apps.dashboard.downloads import download
 from apps.dashboard.trace_source import Loaded, Source, choose_source, load
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
 from apps.dashboard.upload_control import upload_control
-from kvsim.report.block_sizes import MAX_BLOCK_SIZE, BlockSizeCurve, block_size_curve, curve_csv
+from apps.dashboard.uploads import Upload
+from kvsim.report.block_sizes import (
+    MAX_BLOCK_SIZE,
+    BlockSizeCurve,
+    block_size_curve,
+    curve_csv,
+    rounding_csv,
+)
 from kvsim.report.branch_forms import Kind, Sharing, bounds, closed_form
 from kvsim.report.figures import block_size_figure
 from kvsim.report.figures.branching import branch_steps_figure, branch_width_figure
 from kvsim.report.figures.kernels import kernel_figure
 from kvsim.report.figures.prefix import rounding_figure
+from kvsim.report.figures_page import figures_html
 from kvsim.report.kernel_sizes import (
     KERNEL_DEFINITIONS,
     MAX_CURVES,
     KernelSizes,
     fitted_sizes,
     kernel_sizes,
+    kernels_csv,
 )
 from kvsim.report.sharing_lab import (
     SHARING_DEFINITIONS,
@@ -41,7 +52,11 @@ from kvsim.workload.prefix import (
     fitting_sizes,
 )
 
+Drawn = dict[str, Any]
+"""Heading -> figure, as the page shows them."""
 MAX_SEGMENTS = 5_000_000
+MAX_STEPS = 20_480
+"""Groups times output tokens times beams of a simulation: a few seconds."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 KINDS = ("samples", "beams", "prefix")
 _ANCESTRY = ("wright_fisher", "independent")
@@ -61,17 +76,27 @@ def show_block_size() -> None:
     with st.sidebar:
         source = choose_source()
         chosen = st.select_slider("Block size (tokens)", SIZES, 16, key="bsize", bind=BIND)
+    drawn: Drawn = {}
+    notes: list[str] = []
     if source is None:
         st.info("Choose a trace in the sidebar, or upload one: its lengths decide what is wasted.")
     else:
         with guarded():
             loaded = load(source)
-            _show_tails(loaded, chosen)
-            _show_rounding(loaded)
-    show_kernels()
+            notes.append(loaded.label)
+            _show_tails(loaded, chosen, drawn)
+            _show_rounding(loaded, drawn)
+    show_kernels(drawn)
+    _offer_page("Block size", drawn, notes)
 
 
-def _show_tails(loaded: Loaded, chosen: int) -> None:
+def _offer_page(title: str, drawn: Drawn, notes: Sequence[str]) -> None:
+    if drawn:
+        name = f"{title.lower().replace(' ', '-')}.html"
+        download("Figures as HTML", name, lambda: figures_html(title, drawn, notes), key="html")
+
+
+def _show_tails(loaded: Loaded, chosen: int, drawn: Drawn) -> None:
     st.subheader("What the last block wastes")
     curve = _tails(loaded.source)
     if curve is None:
@@ -85,6 +110,7 @@ def _show_tails(loaded: Loaded, chosen: int) -> None:
     places[3].metric("mean KV length (tokens)", f"{curve.mean_tokens:,.0f}")
     marked = {f"block size {chosen}": (chosen, empty)}
     figure = block_size_figure(curve, marked, lengths="these requests", marked="chosen block size")
+    drawn["What the last block wastes"] = figure
     chart(figure, "tails", "Empty slots of the last block, and blocks, over the block size")
     st.caption(md(f"Lengths of {loaded.label}: {len(loaded.traffic.demand):,} requests."))
     definitions(TAIL_DEFINITIONS)
@@ -104,7 +130,7 @@ def _tails(source: Source) -> BlockSizeCurve | None:
     return block_size_curve(demand.prompt_tokens, demand.output_tokens)
 
 
-def _show_rounding(loaded: Loaded) -> None:
+def _show_rounding(loaded: Loaded, drawn: Drawn) -> None:
     st.subheader("What whole blocks cost a prefix cache")
     if not loaded.workload.shares_prefixes:
         st.info(
@@ -117,8 +143,9 @@ def _show_rounding(loaded: Loaded) -> None:
         return
     rows, prompt_tokens = _rounding(loaded.source)
     chunk = loaded.workload.chunk_tokens
+    figure = drawn["What whole blocks cost a prefix cache"] = rounding_figure(rows, prompt_tokens)
     chart(
-        rounding_figure(rows, prompt_tokens),
+        figure,
         "rounding",
         "Prompt tokens that were seen before and are computed again, over the block size",
     )
@@ -137,6 +164,12 @@ def _show_rounding(loaded: Loaded) -> None:
         )
     names = ("hit", "rounding", "last_token", "never_seen")
     definitions({name: PREFIX_DEFINITIONS[name] for name in names}, "What rounding means")
+    download(
+        "Rounding as CSV",
+        "block-size-rounding.csv",
+        lambda: rounding_csv(rows, prompt_tokens),
+        key="rounding_csv",
+    )
 
 
 @st.cache_data(max_entries=16, show_spinner="Looking for shared prefixes")
@@ -147,10 +180,10 @@ def _rounding(source: Source) -> tuple[list[Rounding], int]:
     return block_rounding(trace, sizes), int(trace.prompts.sum())
 
 
-def show_kernels() -> None:
+def show_kernels(drawn: Drawn) -> None:
     """Speed of attention kernels by block size, from a file that was measured."""
     st.subheader("What kernels make of the block size")
-    with st.expander("Upload what was measured"):
+    with st.expander("Upload what was measured", expanded="speeds" in st.query_params):
         chosen = upload_control(
             "bench",
             "profile.json of kvsim calibrate, or decode.jsonl or paging.jsonl of the bench",
@@ -159,7 +192,7 @@ def show_kernels() -> None:
         )
     found: KernelSizes | None = None
     with guarded():
-        found = None if chosen is None else _measured(chosen)
+        found = None if chosen is None else _measured(uploads.kept(here().uploads, chosen))
     fitted = fitted_sizes()
     if found is None:
         st.info(
@@ -168,11 +201,9 @@ def show_kernels() -> None:
             " no measurement; it was fitted to a published figure."
         )
         st.code(_HOW_TO, language="bash")
-    chart(
-        kernel_figure(found.curves if found else (), fitted),
-        "kernels",
-        "Relative speed of attention over the block size",
-    )
+    figure = kernel_figure(found.curves if found else (), fitted)
+    drawn["What kernels make of the block size"] = figure
+    chart(figure, "kernels", "Relative speed of attention over the block size")
     if found is not None:
         st.caption(md(_measured_caption(found)))
         rows = [
@@ -183,6 +214,8 @@ def show_kernels() -> None:
         with st.expander("Measured, as a table"):
             table(("batch", "block size (tokens)", "relative speed"), rows, "kernel_rows")
     definitions(KERNEL_DEFINITIONS, "What the relative speed means")
+    curves = (fitted, *(found.curves if found else ()))
+    download("Kernels as CSV", "kernels.csv", lambda: kernels_csv(curves), key="kernels_csv")
 
 
 _HOW_TO = """\
@@ -200,8 +233,7 @@ def _measured_caption(found: KernelSizes) -> str:
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _measured(upload_id: str) -> KernelSizes:
-    upload = uploads.kept(here().uploads, upload_id)
+def _measured(upload: Upload) -> KernelSizes:
     return kernel_sizes(upload.path.read_bytes(), upload.name)
 
 
@@ -215,20 +247,21 @@ def show_sharing() -> None:
             "By number of " + {"samples": "samples", "beams": "beams", "prefix": "requests"}[kind]
         )
         rows = _widths(one, groups, seed)
+        by_number = branch_width_figure(rows, _UNITS[kind])
         chart(
-            branch_width_figure(rows, _UNITS[kind]),
+            by_number,
             "widths",
             "Logical and physical blocks, and copies, over the number of branches",
         )
         _width_table(rows, kind)
         st.subheader(f"Step by step, with {one.width}")
         limits = bounds(one) if kind == "beams" else None
-        chart(
-            branch_steps_figure(formula, found.mean, limits),
-            "steps",
-            "Logical and physical blocks, and copies, over the steps",
-        )
-        st.caption(md(_sharing_caption(one, groups)))
+        by_step = branch_steps_figure(formula, found.mean, limits)
+        chart(by_step, "steps", "Logical and physical blocks, and copies, over the steps")
+        caption = _sharing_caption(one, groups)
+        st.caption(md(caption))
+        drawn = {f"By number of {_UNITS[kind]}": by_number, f"With {one.width}": by_step}
+        _offer_page("Sharing", drawn, [caption])
     definitions(SHARING_DEFINITIONS)
 
 
@@ -266,7 +299,13 @@ def _experiment() -> tuple[str, Sharing, int, int]:
             )
             exact = cast(Kind, ancestry or "wright_fisher")
             if exact == "wright_fisher":
-                groups = st.slider("Simulated groups", 1, 30, 5, key="groups", bind=BIND)
+                asked = st.slider("Simulated groups", 1, 30, 5, key="groups", bind=BIND)
+                groups = min(asked, max(1, MAX_STEPS // (output * WIDTHS[-1])))
+                if groups < asked:
+                    st.caption(
+                        f"{groups} of the {asked} groups are simulated: groups × output tokens ×"
+                        f" {WIDTHS[-1]} beams are at most {MAX_STEPS:,}."
+                    )
                 seed = int(st.number_input("Seed", 0, 2**31 - 1, 0, key="draws", bind=BIND))
     return kind, Sharing(exact, width, prompt, output, block, own), groups, seed
 

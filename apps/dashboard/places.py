@@ -17,6 +17,8 @@ RUNS_VARIABLE = "KVSIM_DASHBOARD_RUNS"
 MAX_RUN_S_VARIABLE = "KVSIM_DASHBOARD_MAX_RUN_S"
 DEFAULT_MAX_RUN_S = 1800.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,99}(?:~[0-9a-f]{8})?", re.ASCII)
+_MARK = "run.json"
+"""The file of a run folder that is written last."""
 MAX_LISTED = 500
 """Run folders that are listed, the newest first."""
 MAX_LOOKED_AT = 5_000
@@ -75,12 +77,12 @@ def run_folders(where: Places) -> dict[str, Path]:
     """
     found: list[tuple[float, str, Path]] = []
     for path in _runs_in(where.made):
-        found.append((_written(path), path.name, path))
+        found.append((_written(path / _MARK), path.name, path))
     for folder in where.runs:
         for path in [folder, *_children(folder)]:
             if _is_run(path):
                 digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-                found.append((_written(path), f"{_plain(path.name)}~{digest}", path))
+                found.append((_written(path / _MARK), f"{_plain(path.name)}~{digest}", path))
     found.sort(key=lambda one: (-one[0], one[1]))
     return {name: path for _, name, path in found[:MAX_LISTED] if _ID.fullmatch(name)}
 
@@ -115,7 +117,7 @@ def validation_files(where: Places) -> dict[str, Path]:
                     break
                 if _is_validation(path):
                     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-                    found.append((path.stat().st_mtime, f"{_plain(path.stem)}~{digest}", path))
+                    found.append((_written(path), f"{_plain(path.stem)}~{digest}", path))
     found.sort(key=lambda one: (-one[0], one[1]))
     return {name: path for _, name, path in found[:MAX_LISTED] if _ID.fullmatch(name)}
 
@@ -147,12 +149,13 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return not path.is_symlink() and (path / "run.json").is_file()
+    return not path.is_symlink() and (path / _MARK).is_file()
 
 
 def _written(path: Path) -> float:
+    """When a file was; 0 where it was removed in the meantime."""
     try:
-        return (path / "run.json").stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import streamlit as st
 
 from apps.dashboard import uploads
-from apps.dashboard.cached import here
+from apps.dashboard.cached import here, written_ns
+from apps.dashboard.downloads import download_kinds
 from apps.dashboard.places import run_folder, run_folders
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, show_error, table
 from apps.dashboard.upload_control import choose, under_name, upload_control
@@ -21,16 +23,24 @@ from kvsim.report.bench_compare import (
     LoadRow,
     bench_csv,
     bench_document,
+    bench_parquet,
     compare_bench,
     load_sentence,
 )
 from kvsim.report.bench_result import BenchResult, bench_result, read_bench
+from kvsim.report.compare_document import Table
 from kvsim.report.export_vllm_json import vllm_results
 from kvsim.report.figures.beside import Error, errors_figure
+from kvsim.report.figures_page import figures_html
 from kvsim.report.text import figure, plain
 from kvsim.results.read_run import Run, read_run
 
 _NONE = "-"
+_LOAD_HEADER = ("quantity", "unit", "measured", "simulated", "same")
+_FIGURE_HEADER = (
+    *("figure", "unit", "measured", "simulated"),
+    *("difference", "error (%)", "within the bound"),
+)
 _STATES = {True: "✓ inside", False: "✗ outside", None: "no bound"}
 _SAME = {True: "✓ same", False: "✗ differs", None: "not known"}
 
@@ -92,13 +102,14 @@ def _read(upload_id: str, name: str) -> tuple[BenchResult, ...]:
 
 def _simulated_control() -> _Simulated | None:
     runs = list(run_folders(here()))
+    run_id = choose("Run", runs, "bench_run", "run")
     if not runs:
         st.info("There is no run yet: make one on the page Run, or start with `--runs FOLDER`")
+    if run_id is None:
         return None
-    run_id = choose("Run", runs, "bench_run")
     path = run_folder(here(), run_id)
     try:
-        return _chosen(path, (path / "run.json").stat().st_mtime_ns)
+        return _chosen(path, written_ns(path))
     except InputError as error:
         show_error(under_name(error, run_id))
         return None
@@ -139,11 +150,7 @@ def _results(path: str, written_ns: int, variant: str) -> list[BenchResult]:
 def _show(found: BenchComparison, bound: float | None) -> None:
     st.subheader("The loads")
     (st.warning if found.different_loads else st.success)(md(load_sentence(found), 2000))
-    table(
-        ("quantity", "unit", "measured", "simulated", "same"),
-        [_load_cells(row) for row in found.load],
-        "bench_load",
-    )
+    table(_LOAD_HEADER, [_load_cells(row) for row in found.load], "bench_load")
     st.subheader("The figures")
     judged = [row for row in found.figures if row.inside is not None]
     if bound is None:
@@ -156,18 +163,15 @@ def _show(found: BenchComparison, bound: float | None) -> None:
                 " relative error that the run's clock states for a step's duration."
             )
         )
-    table(
-        ("figure", "unit", "measured", "simulated", "difference", "error (%)", "within the bound"),
-        [_figure_cells(row) for row in found.figures],
-        "bench_figures",
-    )
+    table(_FIGURE_HEADER, [_figure_cells(row) for row in found.figures], "bench_figures")
     if found.left_out:
         st.caption(md(f"Only the benchmark has: {', '.join(found.left_out)}"))
     drawn = [Error(r.name, r.error, r.inside) for r in found.figures if r.error is not None]
-    if drawn:
+    charts = {"Relative errors": errors_figure(drawn, bound)} if drawn else {}
+    for one in charts.values():
         alt = "Relative error of every simulated figure, over the band of the clock's own error."
-        chart(errors_figure(drawn, bound), "bench_errors", alt)
-    _exports(found)
+        chart(one, "bench_errors", alt)
+    _exports(found, charts)
 
 
 def _load_cells(row: LoadRow) -> tuple[str, ...]:
@@ -185,8 +189,18 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.5g}"
 
 
-def _exports(found: BenchComparison) -> None:
-    left, right, _ = st.columns([1, 1, 5])
-    document = json.dumps(bench_document(found), indent=1)
-    left.download_button("CSV", bench_csv(found), "benchmark.csv", "text/csv", key="bench_csv")
-    right.download_button("JSON", document, "benchmark.json", "application/json", key="bench_json")
+def _exports(found: BenchComparison, charts: Mapping[str, Any]) -> None:
+    loads = tuple(_load_cells(row) for row in found.load)
+    figures = tuple(_figure_cells(row) for row in found.figures)
+    tables = (
+        Table("The loads", _LOAD_HEADER, loads),
+        Table("The figures", _FIGURE_HEADER, figures),
+    )
+    title = "Benchmark beside simulation"
+    makers = {
+        "csv": lambda: bench_csv(found).encode(),
+        "json": lambda: json.dumps(bench_document(found), indent=1).encode(),
+        "parquet": lambda: bench_parquet(found),
+        "html": lambda: figures_html(title, charts, [load_sentence(found)], tables),
+    }
+    download_kinds("benchmark", makers, "bench")

@@ -11,19 +11,33 @@ import streamlit as st
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
 from apps.dashboard.capacity_inputs import model_of
-from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
-from apps.dashboard.upload_control import remember, under_name, upload_control
+from apps.dashboard.downloads import download_kinds
+from apps.dashboard.ui import chart, definitions, guarded, md, table
+from apps.dashboard.upload_control import (
+    choose,
+    remember,
+    under_name,
+    upload_control,
+    warn_if_gone,
+)
 from kvsim.catalog import Model, get_gpu, list_gpus, list_models
 from kvsim.errors import InputError
-from kvsim.planning.audit import Audit, audit
+from kvsim.planning.audit import Audit, Check, audit
 from kvsim.planning.beside_log import Beside, BesideLog, beside_document, beside_log, gpus_of_log
 from kvsim.planning.document import DEFINITIONS
 from kvsim.planning.from_log import audit_document, model_of_log
-from kvsim.planning.log_csv import log_csv
+from kvsim.planning.log_csv import log_csv, log_parquet
+from kvsim.report.compare_document import Table
 from kvsim.report.figures.beside import Predicted, predicted_figure
+from kvsim.report.figures_page import figures_html
 from kvsim.startup_logs import Found, StartupLog, read_startup_log
 
 LOGS_MODEL = "the log's own"
+_CHECK_HEADER = ("figure", "unit", "printed", "may be", "agrees", "line", "because")
+_PREDICTION_HEADER = (
+    *("figure", "unit", "printed", "predicted"),
+    *("80 % interval", "difference", "inside", "line"),
+)
 _LONGEST = 120
 """Characters shown of a text from a log."""
 
@@ -76,16 +90,19 @@ def _read_log(upload_id: str) -> Any:
 def _model_control(log: StartupLog) -> Model | None:
     kept = uploads.kept_of_kind(here().uploads, "config")
     options = [LOGS_MODEL, *list_models(), *(one.upload_id for one in kept)]
-    chosen = st.selectbox(
+    chosen = choose(
         "Model",
         options,
-        key="log_model",
-        bind=BIND,
+        "log_model",
+        "model",
         help="The catalogue, and each config.json that was uploaded on the page Capacity.",
     )
+    if chosen is None:
+        return None
     if chosen != LOGS_MODEL:
         model, _ = model_of(chosen)
         return model
+    remember("log_model", None)
     model_found = model_of_log(log)
     said = "names no model of the catalogue: choose it" if model_found is None else "names"
     st.caption(f"The log {said}" + (f" {md(model_found.name)}" if model_found else ""))
@@ -97,9 +114,11 @@ def _gpu_control(log: StartupLog, upload_id: str) -> str | None:
     if st.session_state.get("gpu_is_of") != upload_id:
         is_first = "gpu_is_of" not in st.session_state
         asked = st.query_params.get("log_gpu") if is_first else None
+        if asked:
+            warn_if_gone("log_gpu", names, "GPU")
         usual = near[0] if near else None
         st.session_state["gpu_is_of"] = upload_id
-        st.session_state["log_gpu"] = asked if asked in names else usual
+        st.session_state["log_gpu"] = asked if asked in names else None if asked else usual
     gpu: str | None = st.selectbox(
         "GPU",
         names,
@@ -126,16 +145,21 @@ def _prediction(found: Audit, gpu: str | None) -> tuple[BesideLog | None, InputE
 
 def _show_start(found: Audit) -> None:
     log = found.log
-    version = f" {log.version}" if log.version else ""
-    engine = f", engine {log.engine}" if log.engine else ""
-    rules = f", rules of {found.release.name}" if found.release else ""
-    several = f"; start-up {log.starts} of {log.starts}" if log.starts > 1 else ""
     st.subheader("What the log says")
-    st.markdown(md(f"{log.server}{version}{engine}{rules}{several}; {log.lines:,} lines"))
+    st.markdown(md(_said(found)))
     if log.refusal is not None:
         st.warning(md(f"Line {log.refusal.line:,}: the server refused: {log.refusal.kind}"))
     if log.cut:
         st.warning("The log is longer than what is read: its end was left out")
+
+
+def _said(found: Audit) -> str:
+    log = found.log
+    version = f" {log.version}" if log.version else ""
+    engine = f", engine {log.engine}" if log.engine else ""
+    rules = f", rules of {found.release.name}" if found.release else ""
+    several = f"; start-up {log.starts} of {log.starts}" if log.starts > 1 else ""
+    return f"{log.server}{version}{engine}{rules}{several}; {log.lines:,} lines"
 
 
 def _show_checks(found: Audit) -> None:
@@ -148,22 +172,8 @@ def _show_checks(found: Audit) -> None:
     else:
         st.error(f"{text}: figures of this log contradict each other, or the model is another")
     if found.checks:
-        table(
-            ("figure", "unit", "printed", "may be", "agrees", "line", "because"),
-            [
-                (
-                    check.what,
-                    check.unit,
-                    _number(check.printed),
-                    _span(check.low, check.high),
-                    "✓ agrees" if check.agrees else "✗ DOES NOT AGREE",
-                    f"{check.line:,}",
-                    check.how,
-                )
-                for check in sorted(found.checks, key=lambda check: check.agrees)
-            ],
-            "checks",
-        )
+        ordered = sorted(found.checks, key=lambda check: check.agrees)
+        table(_CHECK_HEADER, [_check_row(check) for check in ordered], "checks")
     for note in found.notes:
         st.caption(md(note))
 
@@ -185,20 +195,33 @@ def _show_prediction(beside: BesideLog | None, error: InputError | None, gpu: st
             f" The prediction: {beside.verdict}; the server {started}."
         )
     )
-    table(
-        ("figure", "unit", "printed", "predicted", "80 % interval", "difference", "inside", "line"),
-        [_prediction_row(row) for row in beside.figures],
-        "prediction",
-    )
-    drawn = [row for row in beside.figures if row.unit == "GiB"]
+    table(_PREDICTION_HEADER, [_prediction_row(row) for row in beside.figures], "prediction")
+    drawn = _drawn(beside)
     if drawn:
-        rows = [Predicted(_named(r.name), r.printed, r.predicted, r.low, r.high) for r in drawn]
         alt = "Printed sizes beside the predicted ones and their 80 % intervals, in GiB."
-        chart(predicted_figure(rows, "GiB"), "predicted", alt)
+        chart(drawn, "predicted", alt)
     asked = ", ".join(f"{name} = {value}" for name, value in beside.settings.items())
     st.caption(md(f"Asked of the prediction: {asked or 'defaults only'}"))
     for note in beside.notes:
         st.caption(md(note))
+
+
+def _check_row(check: Check) -> tuple[str, ...]:
+    return (
+        check.what,
+        check.unit,
+        _number(check.printed),
+        _span(check.low, check.high),
+        "✓ agrees" if check.agrees else "✗ DOES NOT AGREE",
+        f"{check.line:,}",
+        check.how,
+    )
+
+
+def _drawn(beside: BesideLog) -> Mapping[str, Any] | None:
+    drawn = [row for row in beside.figures if row.unit == "GiB"]
+    rows = [Predicted(_named(r.name), r.printed, r.predicted, r.low, r.high) for r in drawn]
+    return predicted_figure(rows, "GiB") if rows else None
 
 
 def _prediction_row(row: Beside) -> tuple[str, ...]:
@@ -235,10 +258,26 @@ def _exports(found: Audit, beside: BesideLog | None) -> None:
         "log": audit_document(found),
         "prediction": None if beside is None else beside_document(beside),
     }
-    left, right, _ = st.columns([1, 1, 5])
-    csv_text, json_text = log_csv(found, beside), json.dumps(document, indent=1)
-    left.download_button("CSV", csv_text, "startup-log.csv", "text/csv", key="log_csv")
-    right.download_button("JSON", json_text, "startup-log.json", "application/json", key="log_json")
+    makers = {
+        "csv": lambda: log_csv(found, beside).encode(),
+        "json": lambda: json.dumps(document, indent=1).encode(),
+        "parquet": lambda: log_parquet(found, beside),
+        "html": lambda: _page(found, beside),
+    }
+    download_kinds("startup-log", makers, "log")
+
+
+def _page(found: Audit, beside: BesideLog | None) -> bytes:
+    checks = tuple(map(_check_row, found.checks))
+    tables = [Table("Checks", _CHECK_HEADER, checks)]
+    charts = {}
+    if beside is not None:
+        rows = tuple(map(_prediction_row, beside.figures))
+        tables.append(Table("Beside the prediction", _PREDICTION_HEADER, rows))
+        drawn = _drawn(beside)
+        charts = {"Printed and predicted sizes": drawn} if drawn else {}
+    notes = (_said(found), *found.notes, *(beside.notes if beside else ()))
+    return figures_html("Start-up log", charts, notes, tables)
 
 
 def _named(name: str) -> str:

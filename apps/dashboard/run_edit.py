@@ -12,10 +12,7 @@ from apps.dashboard.cached import here
 from apps.dashboard.run_form import (
     command_line,
     form,
-    keep_upload,
-    show_refused,
     trace_upload,
-    warn_if_gone,
 )
 from apps.dashboard.run_list import open_run, opened
 from apps.dashboard.run_source import (
@@ -28,6 +25,7 @@ from apps.dashboard.run_source import (
     source_of,
 )
 from apps.dashboard.ui import BIND, guarded, md
+from apps.dashboard.upload_control import choose, keep_upload, show_refused
 from kvsim.errors import InputError
 
 _FORM, _YAML = "Form", "YAML"
@@ -45,6 +43,8 @@ def edit() -> None:
 
 def _edit() -> None:
     source_id = _choose_source()
+    if source_id is None:
+        return
     source = source_of(source_id)
     mode = st.segmented_control(
         "Edit as", [_FORM, _YAML], default=_FORM, required=True, key="edit", bind=BIND
@@ -55,7 +55,7 @@ def _edit() -> None:
         _edit_form(source)
 
 
-def _choose_source() -> str:
+def _choose_source() -> str | None:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     with right, st.popover("Upload a scenario or a trace", width="stretch"):
         upper, lower = st.columns(2)
@@ -72,9 +72,8 @@ def _choose_source() -> str:
         with lower:
             trace_upload()
     names = {one.upload_id: one.name for one in uploads.kept_of_kind(here().uploads, "scenario")}
-    known = source_ids()
-    warn_if_gone("scenario", known, "scenario")
-    chosen: str = left.selectbox("Scenario", known, key="scenario", bind=BIND)
+    with left:
+        chosen = choose("Scenario", source_ids(), "scenario", "scenario")
     if chosen in names:
         st.caption(f"uploaded as {md(names[chosen])}")
     return chosen

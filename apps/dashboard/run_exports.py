@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from apps.dashboard.cached import here, run_data
 from apps.dashboard.jobs import INPUT
 from kvsim.report.export import export_run
 from kvsim.report.html import render
+from kvsim.report.html_texts import Again
 from kvsim.results.summary_file import SUMMARY_NAME
 
 
@@ -31,7 +33,7 @@ def exports(run_id: str) -> list[Export]:
     """What a listed run can be taken away as."""
     name = run_id.partition("~")[0]
     return [
-        Export("Report (HTML)", f"{name}.html", "text/html", lambda: render(run_data(run_id))),
+        Export("Report (HTML)", f"{name}.html", "text/html", lambda: _html(run_id)),
         Export("Tables (CSV, zip)", f"{name}-csv.zip", "application/zip", lambda: _csv(run_id)),
         Export(
             "Summary (Parquet)",
@@ -65,8 +67,18 @@ def show_exports(run_id: str) -> None:
 
 def scenario_text(run_id: str) -> str:
     """The resolved scenario; files that were uploaded lie beside it."""
-    folder = here().jobs / run_id / INPUT
-    return run_data(run_id).run.scenario_text.replace(f"{folder}/", "")
+    return without_input(run_id, run_data(run_id).run.scenario_text)
+
+
+def without_input(run_id: str, text: str) -> str:
+    """A run's scenario without the folder in which its files lay while it ran."""
+    return text.replace(f"{here().jobs / run_id / INPUT}/", "")
+
+
+def _html(run_id: str) -> bytes:
+    """The report, which names the exported scenario instead of the server's run folder."""
+    command = shlex.join(["kvsim", "run", f"{run_id.partition('~')[0]}.yaml"])
+    return render(run_data(run_id), Again(command, scenario_text(run_id)))
 
 
 def _csv(run_id: str) -> bytes:

@@ -11,9 +11,9 @@ import streamlit as st
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
 from apps.dashboard.run_source import Checked, Source, Traffic, traffic_ids, traffic_of
-from apps.dashboard.ui import BIND, md, show_error
+from apps.dashboard.ui import BIND, md
+from apps.dashboard.upload_control import keep_upload, show_refused, warn_if_gone
 from kvsim.catalog import list_gpus, list_models
-from kvsim.errors import InputError
 from kvsim.scenario import Scenario
 from kvsim.scenario.traffic import ChatSettings, LawWorkload, PresetWorkload, Sosp23Workload
 
@@ -61,13 +61,6 @@ def command_line(source: Source, options: Sequence[str]) -> str:
     return shlex.join(["kvsim", "run", source.as_argument, *sets])
 
 
-def warn_if_gone(key: str, known: Sequence[str], what: str) -> None:
-    """Say that what a link asks for is not here; before its control, which ignores it."""
-    asked = st.query_params.get(key)
-    if asked and asked not in known:
-        st.warning(f"There is no {what} {md(asked, 100)} here (any more).")
-
-
 def _traffic_control(place: Any) -> Traffic | None:
     with place:
         known = traffic_ids()
@@ -105,26 +98,6 @@ def trace_upload() -> None:
         args=("trace", "trace_file", "traffic"),
     )
     show_refused("trace_file")
-
-
-def keep_upload(kind: str, file_key: str, target_key: str) -> None:
-    """Keep what a control of files got, and give its id to the control that chooses."""
-    file = st.session_state.get(file_key)
-    if file is None:
-        return
-    try:
-        kept = uploads.keep(here().uploads, kind, file.name, file.getvalue())
-    except InputError as error:
-        st.session_state[f"{file_key}_refused"] = error
-    else:
-        st.session_state[target_key] = kept.upload_id
-
-
-def show_refused(file_key: str) -> None:
-    """Why the last upload was not kept."""
-    refused = st.session_state.pop(f"{file_key}_refused", None)
-    if refused is not None:
-        show_error(refused)
 
 
 def _amount(places: Sequence[Any], scenario: Scenario | None, traffic: Traffic | None) -> list[str]:

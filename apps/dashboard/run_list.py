@@ -7,10 +7,12 @@ import streamlit as st
 from apps.dashboard import jobs
 from apps.dashboard.cached import here
 from apps.dashboard.places import run_folders
-from apps.dashboard.ui import BIND, md
+from apps.dashboard.ui import BIND, md, show_error
+from kvsim.errors import InputError
 
 OPENED = "opened"
 """Key of the control, and parameter of the address."""
+_REFUSED = "run not deleted"
 
 
 def run_ids() -> list[str]:
@@ -29,6 +31,28 @@ def opened() -> str | None:
 def open_run(run_id: str) -> None:
     """Open a run from now on; before `choose_run` draws its control."""
     st.session_state[OPENED] = run_id
+
+
+def offer_to_delete(run_id: str) -> None:
+    """A button that removes the run, after a second one."""
+    refused = st.session_state.pop(_REFUSED, None)
+    if refused is not None:
+        show_error(refused)
+    with st.popover("Delete this run", key="delete"):
+        st.markdown(
+            f"{md(run_id, 130)}: its report, tables and status are removed from the disk for"
+            " everyone who has a link to it. This cannot be undone."
+        )
+        st.button("Delete it for good", key="delete_run", on_click=_delete, args=(run_id,))
+
+
+def _delete(run_id: str) -> None:
+    try:
+        jobs.delete(here(), run_id)
+    except InputError as error:
+        st.session_state[_REFUSED] = error
+    else:
+        st.session_state[OPENED] = None
 
 
 def choose_run() -> str | None:

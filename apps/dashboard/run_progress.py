@@ -22,6 +22,11 @@ def watch(job_id: str) -> None:
     if right.button("Cancel", key="cancel", width="stretch"):
         jobs.cancel(here(), job_id)
         st.rerun()
+    show_notes(now)
+
+
+def show_notes(now: jobs.Status) -> None:
+    """What the reader of the results must know."""
     for note in now.notes:
         st.caption(md(note))
 

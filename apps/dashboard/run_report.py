@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from apps.dashboard.cached import here, run_data
+from apps.dashboard.cached import here, run_data, written_ns
+from apps.dashboard.messages import cleaned
 from apps.dashboard.places import run_folder
 from apps.dashboard.run_exports import scenario_text, show_exports
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
+from kvsim.errors import InputError
 from kvsim.report.html_data import ReportData
 from kvsim.report.html_figures import Choice, Drawn, draw
 from kvsim.report.html_tables import Chunk
@@ -18,6 +20,7 @@ from kvsim.report.html_texts import head, notes, tables
 
 _MAP_PIECES = 24_000
 _LABEL_PX, _VARIANT_PX, _DEFINITION_PX = 250, 145, 400
+_PLACE, _PLACES_OF = "at_", "run of the places"
 _HOLDERS = ("#", "request", "live (tokens)", "final length (tokens)", "held (slots)", "extents")
 
 
@@ -31,11 +34,23 @@ class Report(NamedTuple):
     drawn: Drawn
 
 
+def forget_places(run_id: str | None) -> None:
+    """Drop from the address what was chosen in the figures of the run that was open before."""
+    if st.session_state.get(_PLACES_OF, run_id) != run_id:
+        for name in [one for one in st.query_params if one.startswith(_PLACE)]:
+            del st.query_params[name]
+    st.session_state[_PLACES_OF] = run_id
+
+
 @st.fragment
 def show_report(run_id: str) -> None:
     """Headline, exports and the parts; only the part that is looked at is drawn."""
     with guarded():
-        _show(read_report(run_id))
+        try:
+            report = read_report(run_id)
+        except InputError as error:
+            raise cleaned(error, run_folder(here(), run_id).parent) from None
+        _show(report)
 
 
 def _show(report: Report) -> None:
@@ -63,7 +78,7 @@ def _show(report: Report) -> None:
 def read_report(run_id: str) -> Report:
     """A listed run, reduced and drawn. Raises `InputError` as `read_report_data` does."""
     path = run_folder(here(), run_id)
-    drawn, texts = _drawn(str(path), (path / "run.json").stat().st_mtime_ns, run_data(run_id))
+    drawn, texts = _drawn(str(path), written_ns(path), run_data(run_id))
     title, found, said = texts
     return Report(run_id, title, found, said, drawn)
 
@@ -193,29 +208,30 @@ def _figure(report: Report, name: str, title: str, alt: str) -> Mapping[str, Any
     st.markdown(f"#### {title}")
     shown: Mapping[str, Any] = found
     if name in report.drawn.choices:
-        shown = found["options"][_choose(report.drawn.choices[name], name)]
+        shown = found["options"][_choose(report, name)]
     st.caption(md(report.notes.get(name, ""), 2000))
     chart(shown["figure"], key=f"figure_{name}", alt=alt)
     return shown
 
 
-def _choose(choice: Choice, key: str) -> int:
+def _choose(report: Report, key: str) -> int:
     """The place of what is chosen, which is a number in the address."""
-    name = f"at_{key}"
+    choice: Choice = report.drawn.choices[key]
+    name, control = f"{_PLACE}{key}", f"{_PLACE}{key} of {report.run_id}"
     asked = st.query_params.get(name, "")
     index = choice.chosen
     if asked.isascii() and asked.isdecimal() and int(asked[:6]) < len(choice.labels):
         index = int(asked[:6])
 
     def note() -> None:
-        st.query_params[name] = str(st.session_state[name])
+        st.query_params[name] = str(st.session_state[control])
 
     chosen: int = st.selectbox(
         choice.prompt,
         range(len(choice.labels)),
         index=index,
         format_func=choice.labels.__getitem__,
-        key=name,
+        key=control,
         on_change=note,
     )
     return chosen

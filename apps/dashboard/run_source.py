@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -18,13 +19,16 @@ from apps.dashboard.trace_check import TraceFacts, check_trace
 from apps.dashboard.ui import show_error
 from kvsim.errors import InputError
 from kvsim.scenario import Scenario, load_scenario
+from kvsim.scenario.clock import ProfileClockSettings
 from kvsim.scenario.finder import scenario_name, shipped_scenarios
 from kvsim.scenario.lengths import PairFileSettings
 from kvsim.scenario.traffic import FileWorkload, LawWorkload
+from kvsim.scenario.variants import variants
 from kvsim.workload import KNOWN_TRACES, find_trace, list_presets
 
 _YAML = (".yaml", ".yml")
 _FIRST = "quickstart"
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()-]{0,79}", re.ASCII)
 
 
 class Source(NamedTuple):
@@ -84,20 +88,66 @@ def keep_text(source: Source, text: str) -> str:
 
 
 def check_source(source: Source, overrides: Sequence[str] = ()) -> Checked:
-    """Load a scenario with options, confined to a folder that holds nothing else."""
-    found: Checked = _checked(source, tuple(overrides))
+    """Load a scenario with options, confined to a folder with the uploaded profiles it names."""
+    said = "\n".join((source.text, *overrides))
+    profiles = {
+        name: one.path
+        for one in reversed(uploads.kept_of_kind(here().uploads, "profile"))
+        for name in one.names
+        if name in said and _PLAIN.fullmatch(name)
+    }
+    found: Checked = _checked(source, tuple(overrides), tuple(profiles.items()))
     return found
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _checked(source: Source, overrides: tuple[str, ...]) -> Any:
+def _checked(
+    source: Source, overrides: tuple[str, ...], profiles: tuple[tuple[str, Path], ...]
+) -> Any:
     with TemporaryDirectory(prefix="kvsim-") as folder:
         path = Path(folder).resolve() / source.file_name
-        path.write_text(source.text, encoding="utf-8", newline="")
         try:
-            return Checked(load_scenario(str(path), overrides, confined=True), None)
+            for name, profile in profiles:
+                shutil.copyfile(profile, path.parent / name)
+            path.write_text(source.text, encoding="utf-8", newline="")
+            scenario = load_scenario(str(path), overrides, confined=True)
+            for place, file in _named_files(scenario):
+                if file.parent != path.parent or file == path:
+                    raise InputError(
+                        f"{place} must be the name of an uploaded file, without a folder",
+                        where=source.file_name,
+                        fix="Write the name alone",
+                    )
+            return Checked(scenario, None)
         except InputError as error:
-            return Checked(None, cleaned(error, path.parent))
+            return Checked(None, _without_profile(error, path) or cleaned(error, path.parent))
+
+
+def _without_profile(error: InputError, scenario: Path) -> InputError | None:
+    """What to say where the profile is missing that a scenario is checked with."""
+    missing = Path(error.where or "")
+    if missing.name.startswith(f"{scenario.name}:") or missing.exists():
+        return None
+    if not missing.is_relative_to(scenario.parent):
+        return None
+    name = str(missing.relative_to(scenario.parent))
+    return InputError(
+        f"the scenario reads the profile {name!r}, which is not among the uploaded ones",
+        where="clock",
+        fix="Upload it on the page Validation, and write its name without a folder",
+    )
+
+
+def _named_files(scenario: Scenario) -> Iterator[tuple[str, Path]]:
+    """Settings of a scenario and its variants that name a file, and where it has to be."""
+    workload = scenario.workload
+    if isinstance(workload, FileWorkload):
+        yield "workload.path", Path(workload.path)
+    if isinstance(workload, LawWorkload) and isinstance(workload.lengths, PairFileSettings):
+        yield "workload.lengths.path", Path(workload.lengths.path)
+    for one in variants(scenario).values():
+        if isinstance(one.clock, ProfileClockSettings):
+            yield "clock.path", Path(one.clock.path)
 
 
 def show_problem(source: Source, error: InputError) -> None:
@@ -180,28 +230,31 @@ def _trace_name(name: str) -> str:
 def files_beside(scenario: Scenario, traffic: Traffic | None) -> dict[str, Path]:
     """Name -> uploaded file, for the files that a checked scenario names.
 
-    Raises `InputError` for one that nobody uploaded, for a trace above the limits, and for more
-    requests than the dashboard runs.
+    Each is known by all its names. Raises `InputError` for one that nobody uploaded, for a trace
+    above the limits, and for more requests than the dashboard runs.
     """
     files = dict(traffic.files) if traffic else {}
     facts = traffic.facts if traffic else None
     workload = scenario.workload
     named = workload.lengths if isinstance(workload, LawWorkload) else workload
     if isinstance(named, FileWorkload | PairFileSettings) and Path(named.path).name not in files:
-        upload = _uploaded(Path(named.path).name)
+        upload = _uploaded("trace", Path(named.path).name)
         files[Path(named.path).name] = upload.path
         if isinstance(named, FileWorkload):
             facts = _facts_of(upload, drop_bad_rows=named.on_bad_row == "drop")
+    for place, path in _named_files(scenario):
+        if place == "clock.path":
+            files[path.name] = _uploaded("profile", path.name).path
     jobs.refuse_large(scenario, file_rows=facts.kept if facts else None)
     return files
 
 
-def _uploaded(name: str) -> uploads.Upload:
-    for upload in uploads.kept_of_kind(here().uploads, "trace"):
-        if name in (upload.name, _trace_name(upload.name)):
+def _uploaded(kind: str, name: str) -> uploads.Upload:
+    for upload in uploads.kept_of_kind(here().uploads, kind):
+        if name in upload.names or name in map(_trace_name, upload.names):
             return upload
     raise InputError(
-        f"the scenario reads the file {name!r}, which is not among the uploaded traces",
-        where="workload",
+        f"the scenario reads the file {name!r}, which is not among the uploaded {kind}s",
+        where="workload" if kind == "trace" else "clock",
         fix="Upload it under this name, or choose other traffic in the form",
     )

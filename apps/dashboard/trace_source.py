@@ -12,7 +12,7 @@ from apps.dashboard import uploads
 from apps.dashboard.cached import here
 from apps.dashboard.trace_check import check_trace
 from apps.dashboard.ui import BIND, md, table
-from apps.dashboard.upload_control import upload_control
+from apps.dashboard.upload_control import choose, upload_control, warn_if_gone
 from kvsim.errors import InputError
 from kvsim.report.traffic import LENGTHS_RPS, Traffic, traffic_of, with_arrivals
 from kvsim.scenario.build_workload import build_workload
@@ -39,6 +39,8 @@ Origin = Literal["preset", "trace", "upload", "chat"]
 CHAT = "chat-prefix-cache"
 """The shipped scenario whose conversations are offered: they share prefixes and need no file."""
 MAX_REQUESTS = 200_000
+MAX_PIECES = 10_000_000
+"""Segments and beam parents of an upload that is held in the server's memory."""
 _LENGTH_REQUESTS = 20_000
 """Of a preset that knows lengths only."""
 _SUFFIXES = ["csv", "jsonl", "json", "parquet", "gz", "txt"]
@@ -58,6 +60,8 @@ class Source(NamedTuple):
     """Whether bad rows of an upload are counted instead of refused."""
     stamp: int = 0
     """When the file was written."""
+    label: str = ""
+    """What the owner of an upload calls it now."""
 
 
 class Loaded(NamedTuple):
@@ -126,6 +130,7 @@ def _with_poisson(lengths: dict[str, Any], count: int) -> dict[str, Any]:
 def _preset() -> Source:
     names = [*list_presets(), *list_length_presets()]
     index = names.index("azure-conv-2023")
+    warn_if_gone("like", names, "preset")
     name = st.selectbox("Preset", names, index=index, key="like", bind=BIND)
     left, right = st.columns(2)
     count = left.number_input(
@@ -146,10 +151,8 @@ def _preset() -> Source:
 def _trace() -> Source | None:
     there, wrong = _present(os.environ.get(TRACES_VARIABLE) or "", _stamps())
     absent = [name for name in KNOWN_TRACES if name not in there]
-    chosen = None
-    if there:
-        chosen = st.selectbox("Trace", list(there), key="trace", bind=BIND)
-    else:
+    chosen = choose("Trace", list(there), "trace", "trace")
+    if not there:
         st.info(
             f"None of the published traces is in the folder ${TRACES_VARIABLE}".replace("$", r"\$")
         )
@@ -192,7 +195,8 @@ def _upload() -> Source | None:
         return None
     kind = st.selectbox("Format", ["auto", *FORMATS], key="format", bind=BIND)
     drop = st.toggle("Drop bad rows", key="drop", bind=BIND)
-    return Source("upload", upload_id, kind=kind, drop=drop)
+    label = uploads.kept(here().uploads, upload_id).name
+    return Source("upload", upload_id, kind=kind, drop=drop, label=label)
 
 
 def _stamps() -> tuple[int, ...]:
@@ -231,11 +235,10 @@ def _present(folder: str, stamps: tuple[int, ...]) -> tuple[dict[str, int], list
 @st.cache_resource(max_entries=4, show_spinner="Reading the requests")
 def _load(source: Source) -> Any:
     """`Loaded`, or the `InputError` that says why not."""
-    path, label = None, source.name
+    path, label = None, source.label or source.name
     try:
         if source.origin == "upload":
-            upload = uploads.kept(here().uploads, source.name)
-            path, label = upload.path, upload.name
+            path = uploads.kept(here().uploads, source.name).path
         elif source.origin == "trace":
             path = find_trace(source.name)
         workload, counts = _workload(source, path)
@@ -258,16 +261,30 @@ def _rules(source: Source) -> ReadRules:
     )
 
 
+def _checked_kind(source: Source) -> str:
+    """The format of an upload that the server may read: a process of limits has read it before."""
+    upload = uploads.kept(here().uploads, source.name)
+    facts = check_trace(upload, kind=source.kind, drop_bad_rows=source.drop, lengths=True)
+    if facts.pieces > MAX_PIECES:
+        raise InputError(
+            f"has {facts.pieces:,} chunk ids, forks and beam parents, the limit of this page is"
+            f" {MAX_PIECES:,}",
+            where=upload.name,
+            fix="Cut it, or use the command line, which has no such limit",
+        )
+    return facts.kind
+
+
 def _workload(source: Source, path: Path | None) -> tuple[Workload, RowCounts | None]:
     """The requests; the rows behind them where only their lengths mean something."""
     if path is not None:
         rules = _rules(source)
-        if FORMATS[trace_kind(path, source.kind, rules)].has_arrivals:
-            if source.origin == "upload":  # within bounds of memory and time, before it is kept
-                upload = uploads.kept(here().uploads, source.name)
-                check_trace(upload, kind=source.kind, drop_bad_rows=source.drop)
-            return TraceWorkload(path, format=source.kind, rules=rules), None
-        pairs = PairLengths(path, format=source.kind, rules=rules)
+        kind = (
+            _checked_kind(source) if source.origin == "upload" else trace_kind(path, "auto", rules)
+        )
+        if FORMATS[kind].has_arrivals:
+            return TraceWorkload(path, format=kind, rules=rules), None
+        pairs = PairLengths(path, format=kind, rules=rules)
         return with_arrivals(pairs, len(pairs.prompt_tokens)), pairs.counts
     if source.origin == "chat":
         return build_workload(load_scenario(CHAT).workload, seed=source.seed).workload, None

@@ -7,12 +7,15 @@ from typing import Any
 
 import streamlit as st
 
+from apps.dashboard.downloads import download
 from apps.dashboard.trace_source import Loaded, Source, load, workload_section
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
 from kvsim.catalog import get_model, list_gpus, list_models
 from kvsim.catalog.kv import kv_bytes_per_token
 from kvsim.errors import InputError
+from kvsim.report.compare_document import Table
 from kvsim.report.figures.prefix import prefix_figure
+from kvsim.report.figures_page import figures_html
 from kvsim.report.traffic import (
     TRAFFIC_DEFINITIONS,
     Traffic,
@@ -39,6 +42,7 @@ _HEADLINES = (
     ("prompt tokens per second", "prompt tokens"),
     ("output tokens per second", "output tokens"),
 )
+_FIGURE_HEADER = ("figure", "value", "unit")
 _MIME = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet", "yaml": "text/yaml"}
 
 
@@ -86,12 +90,15 @@ def _show_numbers(traffic: Traffic) -> None:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         st.caption(md(f"Rows that were dropped: {reasons}."))
     with st.expander("All figures"):
-        shown = [
-            (row.name, "not defined" if row.value is None else f"{row.value:,.6g}", row.unit)
-            for row in rows
-        ]
-        table(("figure", "value", "unit"), shown, "figures")
+        table(_FIGURE_HEADER, _figure_rows(traffic), "figures")
     definitions(TRAFFIC_DEFINITIONS)
+
+
+def _figure_rows(traffic: Traffic) -> list[tuple[str, ...]]:
+    return [
+        (row.name, "not defined" if row.value is None else f"{row.value:,.6g}", row.unit)
+        for row in traffic_rows(traffic)
+    ]
 
 
 def _show_arrivals(traffic: Traffic, figures: dict[str, Any]) -> None:
@@ -230,7 +237,7 @@ def _show_curve(loaded: Loaded, document: dict[str, Any], model: str) -> None:
         table(header, rows, "prefix_rows")
     definitions(PREFIX_DEFINITIONS, "What the figures of the prefix cache mean")
     stem = _stem(loaded)
-    left, middle, _ = st.columns([1, 1, 2])
+    left, middle, right, _ = st.columns(4)
     left.download_button(
         "Curve as CSV",
         lambda: prefix_csv(document),
@@ -249,12 +256,28 @@ def _show_curve(loaded: Loaded, document: dict[str, Any], model: str) -> None:
         on_click="ignore",
         width="stretch",
     )
+    with right:
+        download(
+            "Curve as HTML",
+            f"{stem}-prefix.html",
+            lambda: _prefix_page(loaded, document, model),
+            key="prefix_html",
+            wide=True,
+        )
     if loaded.source.origin == "trace":
         extra = "" if model == NO_MODEL else f" --model {model}"
         st.code(
             f"kvsim prefix {loaded.source.name} --block-size {document['block_size']}{extra}",
             language="bash",
         )
+
+
+def _prefix_page(loaded: Loaded, document: dict[str, Any], model: str) -> bytes:
+    header, rows = _curve_rows(document, model)
+    table = Table("The curve", tuple(header), tuple(map(tuple, rows)))
+    notes = (loaded.label, f"Blocks of {document['block_size']} tokens.")
+    drawn = {"Prompt tokens that a cache finds, over its capacity": prefix_figure(document)}
+    return figures_html("What a prefix cache would find", drawn, notes, [table])
 
 
 def _curve_rows(document: dict[str, Any], model: str) -> tuple[list[str], list[list[str]]]:
@@ -291,7 +314,7 @@ def show_exports(loaded: Loaded) -> None:
     gpu = middle.selectbox(
         "GPU of the scenario", gpus, index=gpus.index("h100"), key="run_gpu", bind=BIND
     )
-    first, second, third = st.columns(3)
+    first, second, third, fourth = st.columns(4)
     first.download_button(
         "Figures as CSV",
         lambda: traffic_csv(traffic),
@@ -310,6 +333,10 @@ def show_exports(loaded: Loaded) -> None:
         on_click="ignore",
         width="stretch",
     )
+    with fourth:
+        download(
+            "Figures as HTML", f"{stem}-figures.html", lambda: _page(loaded), key="html", wide=True
+        )
     with guarded():
         about = f"Requests of {loaded.source.name} on one {gpu}"
         text = starter_scenario(workload_section(loaded), model=model, gpu=gpu, about=about)
@@ -326,6 +353,19 @@ def show_exports(loaded: Loaded) -> None:
         with st.expander("The scenario"):
             st.code(text, language="yaml")
             st.caption(md(f"Run it on the page Run, or with `kvsim run {stem}.yaml`{beside}."))
+
+
+def _page(loaded: Loaded) -> bytes:
+    titles = {
+        "arrivals": "Arrivals",
+        "lengths": "Lengths",
+        "density": "Output against prompt",
+        "gaps": "Gaps",
+        "sessions": "Sessions",
+    }
+    drawn = {titles[name]: one for name, one in _figures(loaded.source).items()}
+    table = Table("All figures", _FIGURE_HEADER, tuple(_figure_rows(loaded.traffic)))
+    return figures_html("Requests of a trace", drawn, [loaded.label], [table])
 
 
 def _stem(loaded: Loaded) -> str:

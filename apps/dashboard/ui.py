@@ -86,7 +86,7 @@ def share_link() -> None:
 
     It is read when the box is opened: what a fragment of the page changed is in it.
     """
-    box = st.popover("Copy link", key="share", on_change="rerun")
+    box = st.popover("Copy link", key="copy_link", on_change="rerun")
     if not box.open:
         return
     with box:

@@ -15,6 +15,10 @@ from kvsim.results.files import write_whole
 
 MAX_FILES = 200
 """Uploads that are kept; the oldest go."""
+MAX_NAMES = 8
+"""Of one content, uploaded again under others."""
+MAX_TOTAL_BYTES = 1 << 30
+"""Of all that are kept together; the oldest go."""
 MAX_BYTES: Mapping[str, int] = {
     "config": 4 << 20,
     "scenario": 1 << 20,
@@ -22,7 +26,7 @@ MAX_BYTES: Mapping[str, int] = {
     "log": 20 << 20,
     "bench": 50 << 20,
     "profile": 4_000_000,
-    "validation": 32 << 20,
+    "validation": 8 << 20,
 }
 """Kind of an upload -> most bytes of its file."""
 MAX_TRACE_ROWS = 1_000_000
@@ -40,6 +44,8 @@ class Upload(NamedTuple):
     """What its owner called it, without folders; for people only."""
     path: Path
     """Where its content is."""
+    names: tuple[str, ...] = ()
+    """The newest names that this content was uploaded under."""
 
 
 def keep(folder: Path, kind: str, name: str, content: bytes) -> Upload:
@@ -61,9 +67,10 @@ def keep(folder: Path, kind: str, name: str, content: bytes) -> Upload:
     place = folder / upload_id
     place.mkdir(parents=True, exist_ok=True)
     write_whole(place / _CONTENT, content, "upload")
-    write_whole(place / _ABOUT, json.dumps({"name": label}).encode(), "upload")
-    _forget_oldest(folder)
-    return Upload(upload_id, label, place / _CONTENT)
+    names = [label, *(one for one in _names_of(place) if one != label)][:MAX_NAMES]
+    write_whole(place / _ABOUT, json.dumps({"names": names}).encode(), "upload")
+    _forget_oldest(folder, place)
+    return _upload(place)
 
 
 def kept(folder: Path, upload_id: str) -> Upload:
@@ -75,23 +82,41 @@ def kept(folder: Path, upload_id: str) -> Upload:
             where="upload",
             fix="Upload the file again",
         )
-    return Upload(upload_id, _name_of(place), place / _CONTENT)
+    return _upload(place)
 
 
 def kept_of_kind(folder: Path, kind: str) -> list[Upload]:
     """All uploads of a kind, the newest first."""
-    places = [place for place in folder.glob(f"{kind}-*") if _ID.fullmatch(place.name)]
-    places.sort(key=lambda place: -place.stat().st_mtime)
-    return [Upload(place.name, _name_of(place), place / _CONTENT) for place in places]
+    places = [
+        place
+        for place in folder.glob(f"{kind}-*")
+        if _ID.fullmatch(place.name) and (place / _CONTENT).is_file()
+    ]
+    places.sort(key=_written, reverse=True)
+    return [_upload(place) for place in places]
 
 
-def _name_of(place: Path) -> str:
+def _upload(place: Path) -> Upload:
+    names = tuple(_names_of(place)) or (place.name,)
+    return Upload(place.name, names[0], place / _CONTENT, names)
+
+
+def _names_of(place: Path) -> list[str]:
+    """The newest first; none where it was not noted."""
     try:
         about = json.loads((place / _ABOUT).read_text("utf-8"))
     except (OSError, ValueError):
         about = {}
-    name = about.get("name") if isinstance(about, dict) else None
-    return name if isinstance(name, str) else place.name
+    names = about.get("names") if isinstance(about, dict) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _written(place: Path) -> float:
+    """When an upload was last kept; 0 where another session removed it in the meantime."""
+    try:
+        return place.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _label(name: str) -> str:
@@ -100,7 +125,20 @@ def _label(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in last)[:80] or "upload"
 
 
-def _forget_oldest(folder: Path) -> None:
-    places = sorted(folder.iterdir(), key=lambda place: place.stat().st_mtime)
-    for place in places[: max(0, len(places) - MAX_FILES)]:
+def _forget_oldest(folder: Path, newest: Path) -> None:
+    """Remove the oldest above the limits, never `newest`."""
+    places = sorted((one for one in folder.iterdir() if one != newest), key=_written)
+    sizes = [_bytes(one) for one in places]
+    files, total = len(places) + 1, _bytes(newest) + sum(sizes)
+    for place, size in zip(places, sizes, strict=True):
+        if files <= MAX_FILES and total <= MAX_TOTAL_BYTES:
+            return
         shutil.rmtree(place, ignore_errors=True)
+        files, total = files - 1, total - size
+
+
+def _bytes(place: Path) -> int:
+    try:
+        return (place / _CONTENT).stat().st_size
+    except OSError:
+        return 0

@@ -11,6 +11,7 @@ import streamlit as st
 
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
+from apps.dashboard.downloads import download_kinds
 from apps.dashboard.ui import BIND, chart, md, table
 from apps.dashboard.upload_control import under_name
 from gpu_backend.validate.figures import (
@@ -25,6 +26,7 @@ from gpu_backend.validate.tables import (
     BOUNDS,
     check_groups,
     checks_csv,
+    checks_parquet,
     closed_rates,
     conditions,
     control_row,
@@ -189,19 +191,20 @@ def show_framework(document: Document) -> None:
 
 
 def show_exports(document: Document, name: str) -> None:
-    """HTML page, checks as CSV, everything as JSON."""
-    columns = st.columns([1, 1, 1, 5])
-    columns[0].download_button(
-        "HTML", lambda: _page(document), f"{name}.html", "text/html", key="html"
-    )
-    columns[1].download_button("CSV", checks_csv(document), f"{name}.csv", key="csv")
-    columns[2].download_button("JSON", lambda: json.dumps(document), f"{name}.json", key="json")
+    """HTML page, checks as CSV and Parquet, everything as JSON."""
+    makers = {
+        "html": lambda: _page(document),
+        "csv": lambda: checks_csv(document).encode(),
+        "parquet": lambda: checks_parquet(document),
+        "json": lambda: json.dumps(document).encode(),
+    }
+    download_kinds(name, makers, "validation")
 
 
-def _page(document: Document) -> str:
+def _page(document: Document) -> bytes:
     from gpu_backend.validate.page import validation_page
 
-    return validation_page(document)
+    return validation_page(document).encode("utf-8", "backslashreplace")
 
 
 def profile_of(upload_id: str) -> Profile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -16,7 +17,12 @@ from apps.dashboard.limits import job_bytes, limit_process, shared
 from apps.dashboard.messages import without_folders
 from kvsim.errors import InputError
 from kvsim.results.files import write_whole
+from kvsim.scenario import Scenario
 
+MAX_STEPS = 1_000_000
+"""Steps of one variant whose rows are kept: what a page reads in seconds."""
+_TOO_MANY_ROWS = ("record.mode", "record.interval_s")
+_MAX_TRIES = 6
 _EVERY_S = 0.2
 _MAX_NOTES, _MAX_TEXT = 20, 400
 _CPU_PER_S = 4
@@ -58,6 +64,10 @@ class StatusFile:
             self._status["notes"].append(text[:_MAX_TEXT])
         self._write()
 
+    def again(self) -> None:
+        """What was done so far does not count; it begins anew."""
+        self._status |= {"variant": "", "place": 0, "done": 0, "total": 0, "notes": []}
+
     def start(self, variant: str, requests: int) -> None:
         """A variant begins."""
         place = self._status["place"] + 1
@@ -88,6 +98,8 @@ class StatusFile:
 def run_job(folder: Path) -> bool:
     """Run what `request.json` asks for; whether it was done."""
     request = json.loads((folder / REQUEST).read_text("utf-8"))
+    if (folder / STATUS).exists():  # another server ended it before it noted this process
+        return False
     watcher = StatusFile(folder / STATUS)
     _end_after(float(request["max_run_s"]), watcher)
     try:
@@ -102,6 +114,7 @@ def run_job(folder: Path) -> bool:
         return True
     finally:  # whatever else went wrong is in the log
         watcher.end("failed", "an error inside kvsim; log.txt of the job says more")
+        shutil.rmtree(folder / INPUT, ignore_errors=True)
     return False
 
 
@@ -118,7 +131,36 @@ def _run(folder: Path, request: dict[str, Any], watcher: StatusFile) -> None:
     share = shared(total, seeds=len(scenario.seeds), cpus=cpu_count())
     limit_process(memory_bytes=share.process_bytes)
     watcher.expect(1 if len(scenario.seeds) > 1 else 1 + len(scenario.compare))
-    run_scenario(scenario, out=folder / RUN, watcher=watcher, workers=share.workers)
+    for again in range(_MAX_TRIES):
+        try:
+            run_scenario(
+                scenario,
+                out=folder / RUN,
+                watcher=watcher,
+                workers=share.workers,
+                max_steps=MAX_STEPS,
+            )
+            return
+        except InputError as error:
+            if error.where not in _TOO_MANY_ROWS or again + 1 == _MAX_TRIES:
+                raise
+        scenario = coarser(scenario)
+        watcher.again()
+        watcher.note(
+            f"The run has more than {MAX_STEPS:,} steps or intervals, so a time series with a row"
+            f" every {scenario.record.interval_s:g} s is kept instead of every step"
+            " (record.mode: series)."
+        )
+
+
+def coarser(scenario: Scenario) -> Scenario:
+    """The scenario with fewer rows: a time series, or one with ten times the interval."""
+    record = scenario.record
+    if record.mode == "series":
+        update: dict[str, Any] = {"interval_s": 10 * record.interval_s}
+    else:
+        update = {"mode": "series"}
+    return scenario.model_copy(update={"record": record.model_copy(update=update)})
 
 
 def _end_after(seconds: float, watcher: StatusFile) -> None:

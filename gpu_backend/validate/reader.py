@@ -10,9 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gpu_backend.validate.document import FORMAT
 from gpu_backend.validate.free import CLOSED
+from kvsim.catalog.json_size import check_json_size
 from kvsim.errors import InputError
 
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
+MAX_LISTS = 160_000
+"""Lists and objects of a file; four variants with four loads have some 16,000."""
+MAX_VALUES = 1_000_000
 _FIX = "Give a file that `kvsim validate --json-out` wrote, unchanged"
 _MOST = 1e15
 Number = Annotated[float, Field(ge=-_MOST, le=_MOST)]
@@ -202,6 +206,7 @@ def read_validation(path: Path, *, label: str | None = None) -> dict[str, Any]:
         raise InputError(f"cannot be read: {error.strerror}", where=where, fix=_FIX) from None
     if len(content) > MAX_BYTES:
         raise InputError(f"has more than {MAX_BYTES:,} bytes, the limit", where=where, fix=_FIX)
+    check_json_size(content, where, max_lists=MAX_LISTS, max_values=MAX_VALUES, fix=_FIX)
     try:
         return _Document.model_validate_json(content).model_dump()
     except ValidationError as error:

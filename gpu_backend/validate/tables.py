@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from gpu_backend.validate.figures import KINDS
 from gpu_backend.validate.free import CLOSED
+from kvsim.report.export_csv import csv_lines
+from kvsim.report.export_parquet import rows_parquet
 from kvsim.report.text import plain
 
 Document = Mapping[str, Any]
@@ -295,11 +295,19 @@ def load_name(load: str) -> str:
     return "closed loop" if load == CLOSED else f"load {plain(load)}"
 
 
+_CHECK_COLUMNS = ("variant", "name", "value", "bound", "ok")
+
+
 def checks_csv(document: Document) -> str:
     """A line for each bound: variant, figure, error and bound as fractions, held or not."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = ("variant", "name", "value", "bound", "ok")
-    writer.writerow(names)
-    writer.writerows([check[name] for name in names] for check in document["checks"])
-    return text.getvalue()
+    names = _CHECK_COLUMNS
+    rows = ([check[name] for name in names] for check in document["checks"])
+    return b"".join(csv_lines(names, rows)).decode("utf-8")
+
+
+def checks_parquet(document: Document) -> bytes:
+    """The rows of `checks_csv` as a Parquet file."""
+    kinds = ("string", "string", "float64", "float64", "bool")
+    columns = dict(zip(_CHECK_COLUMNS, kinds, strict=True))
+    rows = ([check[name] for name in columns] for check in document["checks"])
+    return rows_parquet(columns, rows)

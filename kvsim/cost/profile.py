@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvsim.catalog.json_size import check_json_size
 from kvsim.errors import InputError
 
 FORMAT = "kvsim-profile-1"
 MAX_BYTES = 4_000_000
+MAX_LISTS = 100_000
+"""Lists and objects of a file; its tables have two with `MAX_SIZES` pairs."""
+MAX_VALUES = 1_000_000
 MAX_SIZES = 4096
 MAX_SECONDS = 1e6
 MAX_TOKENS = 100_000_000
@@ -104,6 +108,7 @@ def read_profile(path: Path, *, sha256: str | None = None) -> Profile:
         raise InputError(
             f"is larger than {MAX_BYTES} bytes, the limit of a profile", where=where, fix=_REMEASURE
         )
+    check_json_size(content, where, max_lists=MAX_LISTS, max_values=MAX_VALUES, fix=_REMEASURE)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

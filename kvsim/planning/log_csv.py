@@ -1,12 +1,13 @@
-"""A start-up log, its checks and the prediction beside it, as CSV."""
+"""A start-up log, its checks and the prediction beside it, as tables."""
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Iterator
 
 from kvsim.planning.audit import Audit
 from kvsim.planning.beside_log import BesideLog
+from kvsim.report.export_csv import csv_lines
+from kvsim.report.export_parquet import rows_parquet
 
 COLUMNS = ("part", "name", "unit", "line", "printed", "expected", "low", "high", "agrees")
 
@@ -15,27 +16,35 @@ def log_csv(found: Audit, beside: BesideLog | None) -> str:
     """A line for each setting, figure, check and prediction.
 
     `agrees` says of a check whether the printed value is in `low` to `high`, and of a prediction
-    whether its 80 % interval holds it.
+    whether its 80 % interval holds it. Texts are disarmed as `csv_lines` does.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    return b"".join(csv_lines(COLUMNS, _rows(found, beside))).decode("utf-8")
+
+
+def log_parquet(found: Audit, beside: BesideLog | None) -> bytes:
+    """The rows of `log_csv` as a Parquet file; `text` is what was printed and is no number."""
+    kinds = ("string",) * 3 + ("int64", "float64", "float64", "float64", "float64", "bool")
+    columns = dict(zip(COLUMNS, kinds, strict=True))
+    place = COLUMNS.index("printed")
+
+    def split() -> Iterator[tuple[object, ...]]:
+        for row in _rows(found, beside):
+            value = row[place]
+            number, text = None, str(value)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                number, text = float(value), ""
+            yield *row[:place], number, *row[place + 1 :], text
+
+    return rows_parquet({**columns, "text": "string"}, split())
+
+
+def _rows(found: Audit, beside: BesideLog | None) -> Iterator[tuple[object, ...]]:
     for part, rows in (("setting", found.log.settings), ("figure", found.log.figures)):
         for name, one in rows.items():
-            writer.writerow((part, name, one.unit, one.line, _cell(one.value), "", "", "", ""))
+            yield part, name, one.unit, one.line, one.value, "", "", "", ""
     for check in found.checks:
-        ends = (repr(check.low), repr(check.high), str(check.agrees).lower())
-        writer.writerow(
-            ("check", check.what, check.unit, check.line, repr(check.printed), "", *ends)
-        )
+        ends = (check.low, check.high, check.agrees)
+        yield "check", check.what, check.unit, check.line, check.printed, "", *ends
     for row in () if beside is None else beside.figures:
         numbers = (row.printed, row.predicted, row.low, row.high)
-        cells = (*map(repr, numbers), str(row.inside).lower())
-        writer.writerow(("prediction", row.name, row.unit, row.line, *cells))
-    return text.getvalue()
-
-
-def _cell(value: object) -> str:
-    """A value of a log; a spreadsheet must not take a text of it for a formula."""
-    text = "" if value is None else str(value)
-    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
+        yield "prediction", row.name, row.unit, row.line, *numbers, row.inside

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kvsim.report.bench_result import BenchResult, unit_of
+from kvsim.report.export_csv import csv_lines
+from kvsim.report.export_parquet import rows_parquet
 
 LOAD_TOLERANCE = 0.02
 """Relative difference up to which two loads are called the same."""
@@ -197,18 +197,22 @@ def bench_document(found: BenchComparison) -> dict[str, Any]:
 
 def bench_csv(found: BenchComparison) -> str:
     """The comparison as CSV: a line for each quantity of the load, then for each figure."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ("part", "name", "unit", "measured", "simulated", "difference", "error", "bound", "inside")
-    )
+    names = ("part", "name", "unit", "measured", "simulated", "difference", "error", "bound")
+    return b"".join(csv_lines((*names, "inside"), _rows(found))).decode("utf-8")
+
+
+def bench_parquet(found: BenchComparison) -> bytes:
+    """The rows of `bench_csv` as a Parquet file."""
+    texts = dict.fromkeys(("part", "name", "unit"), "string")
+    numbers = ("measured", "simulated", "difference", "error", "bound")
+    columns = {**texts, **dict.fromkeys(numbers, "float64"), "inside": "bool"}
+    return rows_parquet(columns, _rows(found))
+
+
+def _rows(found: BenchComparison) -> Iterator[tuple[object, ...]]:
     for one in found.load:
-        same = "" if one.same is None else str(one.same).lower()
-        sides = ("" if side is None else repr(side) for side in (one.measured, one.simulated))
-        writer.writerow(("load", one.name, one.unit, *sides, "", "", LOAD_TOLERANCE, same))
+        sides = (one.measured, one.simulated)
+        yield "load", one.name, one.unit, *sides, "", "", LOAD_TOLERANCE, one.same
     for row in found.figures:
-        inside = "" if row.inside is None else str(row.inside).lower()
         numbers = (row.measured, row.simulated, row.difference, row.error, row.bound)
-        cells = ("" if number is None else repr(number) for number in numbers)
-        writer.writerow(("figure", row.name, row.unit, *cells, inside))
-    return text.getvalue()
+        yield "figure", row.name, row.unit, *numbers, row.inside

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvsim.catalog.json_size import check_json_size
 from kvsim.errors import InputError
 
 MAX_BYTES = 50 * 1024 * 1024
@@ -90,14 +91,13 @@ def _content(path: Path, where: str) -> bytes:
         raise InputError(f"cannot be read: {error.strerror}", where=where, fix=_FIX) from None
     if len(content) > MAX_BYTES:
         raise InputError(f"has more than {MAX_BYTES:,} bytes, the limit", where=where, fix=_FIX)
-    # Counted before parsing: short lists take far more memory than their text.
-    lists = content.count(b"[") + content.count(b"{")
-    if lists > MAX_LISTS or content.count(b",") > MAX_VALUES:
-        raise InputError(
-            f"holds more than {MAX_LISTS:,} lists or {MAX_VALUES:,} values, the limits",
-            where=where,
-            fix="Save the result without --save-detailed",
-        )
+    check_json_size(
+        content,
+        where,
+        max_lists=MAX_LISTS,
+        max_values=MAX_VALUES,
+        fix="Save the result without --save-detailed",
+    )
     return content
 
 

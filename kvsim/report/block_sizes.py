@@ -7,11 +7,13 @@ l leaves `B * ceil(l / B) - l` slots of its last block empty. Over B consecutive
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvsim.report.export_csv import csv_lines
+from kvsim.workload.prefix import Rounding
 
 MAX_BLOCK_SIZE = 256
 
@@ -61,6 +63,26 @@ def curve_csv(curve: BlockSizeCurve) -> bytes:
     columns = (curve.sizes, curve.empty_slots, curve.blocks)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return b"".join(csv_lines(("block_size_tokens", "empty_slots", "blocks"), list(rows)))
+
+
+def rounding_csv(rows: Sequence[Rounding], prompt_tokens: int) -> bytes:
+    """Where the prompt tokens go at each block size, in tokens, and their shares."""
+    names = ("block_size_tokens", "prompt_tokens", "hit_tokens", "rounding_tokens")
+    more = ("last_token_tokens", "repeating_requests", "rounding_share", "lost_per_repeat_tokens")
+    lines = (
+        (
+            one.block_size,
+            prompt_tokens,
+            one.hit,
+            one.rounding,
+            one.last_token,
+            one.repeats,
+            one.rounding / prompt_tokens if prompt_tokens else None,
+            one.lost_per_repeat,
+        )
+        for one in rows
+    )
+    return b"".join(csv_lines((*names, *more), lines))
 
 
 def _waste_up_to(length: Any, size: int) -> Any:

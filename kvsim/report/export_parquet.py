@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvsim.report.export_source import Export
@@ -34,6 +34,26 @@ def parquet_export(run: Run, variants: Sequence[str]) -> Export:
         }
     )
     return Export([("", [table_parquet(table)])])
+
+
+def rows_parquet(columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> bytes:
+    """Rows as a Parquet file of columns name -> type (`string`, `float64`, `int64`, `bool`).
+
+    None and, but for texts, the empty text are null.
+    """
+    import pyarrow as pa
+
+    found = list(rows)
+    table = pa.table(
+        {
+            name: pa.array(
+                [None if row[at] == "" and kind != "string" else row[at] for row in found],
+                type=pa.type_for_alias(kind),
+            )
+            for at, (name, kind) in enumerate(columns.items())
+        }
+    )
+    return table_parquet(table)
 
 
 def table_parquet(table: Any) -> bytes:

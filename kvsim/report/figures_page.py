@@ -7,17 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim import __version__
+from kvsim.report.compare_document import Table
 from kvsim.report.html_embed import content_security_policy, embed_json, plotly_js
 from kvsim.report.html_page import template_environment, template_file
 
 
 def figures_html(
-    title: str, figures: Mapping[str, Mapping[str, Any]], notes: Sequence[str] = ()
+    title: str,
+    figures: Mapping[str, Mapping[str, Any]],
+    notes: Sequence[str] = (),
+    tables: Sequence[Table] = (),
 ) -> bytes:
-    """A page in UTF-8: the title, a paragraph for each note, then heading -> plotly figure.
+    """A page in UTF-8: title, a paragraph for each note, heading -> plotly figure, the tables.
 
-    It makes no request and runs no script but plotly.js and its own. Titles, headings and notes are
-    text, never markup. Figures may hold NumPy arrays; NaN and infinity in them are gaps.
+    It makes no request and runs no script but plotly.js and its own. Titles, headings, notes and
+    cells are text, never markup. Figures may hold NumPy arrays; NaN and infinity in them are gaps.
     """
     script, plotly = template_file("report.js"), plotly_js()
     drawn = {
@@ -33,6 +37,7 @@ def figures_html(
             notes=list(notes),
             version=__version__,
             headings=list(figures),
+            tables=list(tables),
             figures=embed_json(drawn),
             plotly=plotly,
             script=script,

@@ -9,6 +9,7 @@ from kvsim.errors import InputError
 from kvsim.report.headline import headline
 from kvsim.report.html_data import ReportData, read_report_data
 from kvsim.report.html_page import page
+from kvsim.report.html_texts import Again
 from kvsim.results.files import write_whole
 
 REPORT_NAME = "report.html"
@@ -49,10 +50,11 @@ def write_report(run_dir: Path, out: Path | None = None) -> Report:
     )
 
 
-def render(data: ReportData) -> bytes:
-    """The page in UTF-8, at most `MAX_BYTES`."""
+def render(data: ReportData, again: Again | None = None) -> bytes:
+    """The page in UTF-8, at most `MAX_BYTES`; `again` as in `page`."""
     for map_pieces in _MAP_PIECES:
-        content = page(data, map_pieces=map_pieces).encode("utf-8", "backslashreplace")
+        text = page(data, map_pieces=map_pieces, again=again)
+        content = text.encode("utf-8", "backslashreplace")
         if len(content) <= MAX_BYTES:
             return content
     raise InputError(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from kvsim.catalog.json_size import check_json_size
 from kvsim.cost.profile import FORMAT, LayoutConstants, profile_from
 from kvsim.errors import InputError
+from kvsim.report.export_csv import csv_lines
 
 MAX_SIZE = 1 << 20
 MAX_ROWS = 20_000
 MAX_BYTES = 4_000_000
+MAX_LISTS = 100_000
+MAX_VALUES = 1_000_000
 MAX_CURVES = 6
 """Drawn at most; those with the most KV bytes, which tell kernels apart best."""
 _FIX = (
@@ -54,10 +58,22 @@ class KernelSizes(NamedTuple):
     """The most telling ones first."""
 
 
+def kernels_csv(curves: Iterable[SizeCurve]) -> bytes:
+    """A line for each curve and block size; speeds are fractions of the best, KV in bytes."""
+    names = ("curve", "block_size_tokens", "relative_speed", "kv_bytes")
+    rows = (
+        (curve.label, size, speed, curve.kv_bytes or None)
+        for curve in curves
+        for size, speed in zip(curve.sizes, curve.speed, strict=True)
+    )
+    return b"".join(csv_lines(names, rows))
+
+
 def kernel_sizes(content: bytes, where: str) -> KernelSizes:
     """Read a profile, or rows of the bench. Raises `InputError` for anything else."""
     if len(content) > MAX_BYTES:
         raise InputError(f"is larger than {MAX_BYTES:,} bytes", where=where, fix=_FIX)
+    check_json_size(content, where, max_lists=MAX_LISTS, max_values=MAX_VALUES, fix=_FIX)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvsim.report.export_csv import csv_lines
 from kvsim.report.memory_map import NOBODY, held_segments, segments, totals
 from kvsim.report.text import plain
 from kvsim.report.variant_memory import Events
@@ -129,18 +130,26 @@ def holder_rows(snapshot: Mapping[str, Any], *, kind: str) -> list[HolderRow]:
 def holders_named(snapshot: Mapping[str, Any], text: str) -> list[int]:
     """Places (from 0) of the requests with this id, or of the one with this number (`#3`).
 
-    Of a request that the memory lists by layer group or by branch they are several.
+    An id that looks like a number is an id. Of a request that the memory lists by layer group or
+    by branch they are several.
     """
     wanted = text.strip()
     requests = snapshot["requests"]
-    if wanted.startswith("#") and wanted[1:].isdecimal():
-        place = int(wanted[1:]) - 1 if len(wanted) < 10 else NOBODY
-        return [place] if 0 <= place < len(requests) else []
-    return [
+    named = [
         index
         for index, request in enumerate(requests)
         if wanted and (plain(request["id"], _ID) == wanted or _group_of(request["id"], wanted))
     ]
+    if not named and wanted.startswith("#") and wanted[1:].isdecimal():
+        place = int(wanted[1:]) - 1 if len(wanted) < 10 else NOBODY
+        return [place] if 0 <= place < len(requests) else []
+    return named
+
+
+def moments_csv(rows: Sequence[MomentRow]) -> bytes:
+    """A line for each moment with a map; times in s of simulated time, sizes in slots."""
+    numbered = ((place, *row) for place, row in enumerate(rows, 1))
+    return b"".join(csv_lines(("moment", *MomentRow._fields), numbered))
 
 
 def _group_of(request_id: str, wanted: str) -> bool:

@@ -10,6 +10,7 @@ from kvsim.core.accounting import MemoryTerms, Usage, split
 from kvsim.core.plan import StepPlan
 from kvsim.core.protocols import Allocator, SharesBlocks
 from kvsim.core.request import Request, Sequence
+from kvsim.errors import InputError
 from kvsim.results.histogram import NS_PER_S
 from kvsim.results.memory import STATE
 from kvsim.results.requests import truncated
@@ -110,16 +111,25 @@ _STATE = (
 class StepsRecorder:
     """One row per step: the state after `schedule()`. A gap between two rows is idle time.
 
-    Keeps 18 numbers of 8 bytes per step in memory.
+    Keeps 18 numbers of 8 bytes per step in memory. A step beyond `max_rows` is an `InputError`
+    about `record.mode`.
     """
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, *, max_rows: int | None = None) -> None:
         self._allocator = allocator
+        self._max_rows = max_rows
+        self._most = None if max_rows is None else max_rows * len(_STATE)
         self._logical_slots = logical_slots_of(allocator)
         self._states: array[int] = array("q")
 
     def step(self, plan: StepPlan, start_ns: int, duration_ns: int) -> None:
         """Add a row."""
+        if self._most is not None and len(self._states) >= self._most:
+            raise InputError(
+                f"the run has more than {self._max_rows:,} steps",
+                where="record.mode",
+                fix="Record a time series, or no rows.",
+            )
         usage = self._allocator.usage
         self._states.extend(
             (

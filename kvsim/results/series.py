@@ -30,7 +30,7 @@ class SeriesRecorder:
     over a boundary counts on both sides by its overlap. `steps`, `prefill_tokens`, `decode_tokens`
     and `preemptions` are sums over the steps that start in the interval. An interval in which
     nothing took time has NaN averages; one in which nothing happened has no row. At most
-    `max_rows` rows; beyond, `InputError`.
+    `max_rows` rows; beyond, an `InputError` about `record.interval_s`.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class SeriesRecorder:
             raise InputError(
                 f"the time series has more than {self._max_rows} rows at an interval of "
                 f"{self._interval_ns / NS_PER_S:g} s",
+                where="record.interval_s",
                 fix="Choose a longer interval.",
             )
         for column, value in zip(self._columns.values(), row, strict=True):

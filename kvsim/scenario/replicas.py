@@ -49,6 +49,8 @@ class Job(NamedTuple):
     """Whether rows are recorded for a run folder, as `record.mode` says."""
     make_clock: ClockMaker | None = None
     """None: the scenario's clock."""
+    max_steps: int | None = None
+    """Most rows of a variant's steps; beyond, `InputError`. None: as many as there are."""
 
     def traffic(self) -> Traffic:
         """The requests, the same for every variant. Raises as `build_workload` does."""
@@ -87,7 +89,7 @@ def finished_variants(job: Job, traffic: Traffic, watcher: Watcher) -> Iterator[
     for name, settings in named.items():
         watcher.start(name, traffic.workload.counts.kept)
         server = job.server(settings, traffic.workload)
-        recorders = _Recorders(settings, server, rows=job.rows)
+        recorders = _Recorders(settings, server, rows=job.rows, max_steps=job.max_steps)
         end = run_replica(
             map(branching_of(settings), traffic.workload),
             server.scheduler,
@@ -134,7 +136,9 @@ def run_seed(job: Job) -> SeedRun:
 class _Recorders:
     """What is recorded of one variant: the summary always, rows and maps for a run folder."""
 
-    def __init__(self, settings: Scenario, server: Server, *, rows: bool) -> None:
+    def __init__(
+        self, settings: Scenario, server: Server, *, rows: bool, max_steps: int | None
+    ) -> None:
         allocator = server.allocator
         window = _window(settings.measure)
         self.summary = SummaryRecorder(
@@ -155,7 +159,7 @@ class _Recorders:
         if not rows or settings.record.mode == "summary":
             return
         if settings.record.mode == "steps":
-            self._steps = StepsRecorder(allocator)
+            self._steps = StepsRecorder(allocator, max_rows=max_steps)
         else:
             interval_ns = round(settings.record.interval_s * NS_PER_S)
             self._steps = SeriesRecorder(allocator, interval_ns=interval_ns)

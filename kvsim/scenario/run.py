@@ -48,6 +48,7 @@ def run_scenario(
     watcher: Watcher | None = None,
     workers: int | None = None,
     make_clock: ClockMaker | None = None,
+    max_steps: int | None = None,
 ) -> RunResult:
     """Run all variants; with `out`, write the run folder, complete or not at all.
 
@@ -58,12 +59,13 @@ def run_scenario(
     number changes no byte of the results, and 1 stays in this process. A script that may start
     processes must guard what it runs with `if __name__ == "__main__":`.
 
-    Raises `InputError` for a trace that is missing or bad, and for an `out` that exists.
+    Raises `InputError` for a trace that is missing or bad, for an `out` that exists, and about
+    `record.mode` where rows of more than `max_steps` steps of a variant would be kept.
     """
     watcher = watcher or SilentWatcher()
     workers = cpu_count() if workers is None else workers
     workers = 1 if make_clock else workers
-    job = Job(scenario, scenario.seeds[0], strict_traces, out is not None, make_clock)
+    job = Job(scenario, scenario.seeds[0], strict_traces, out is not None, make_clock, max_steps)
     if out is None:
         return _run(job, None, watcher, workers)
     with RunFolder(out) as folder:

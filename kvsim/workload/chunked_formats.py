@@ -16,9 +16,10 @@ from kvsim.workload.chunks import (
 from kvsim.workload.fields import BadRowError, Record, bad_value, decimal_ns, identifier, tokens
 from kvsim.workload.row_format import FormatOptions, Row, spelled_all
 
-_BULKY = ("text_input", "messages", "payload", "tools")
 _HASHES = "hash_ids"
 _SIZE = "block_size"
+_READ = frozenset({"timestamp", "delay", "input_length", "output_length", _HASHES, _SIZE})
+"""What the Mooncake formats read; other columns may hold whole conversations."""
 
 
 class MooncakeFormat:
@@ -37,7 +38,7 @@ class MooncakeFormat:
     default_chunk: ClassVar[int] = 512
 
     def __init__(self, columns: tuple[str, ...], options: FormatOptions) -> None:
-        self.wanted = tuple(name for name in columns if name not in _BULKY)
+        self.wanted = tuple(name for name in columns if name in _READ)
         spelled_all(columns, ("input_length",))
         self.chunk_tokens: int | None = None
         self._options = options

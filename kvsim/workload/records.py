@@ -14,6 +14,10 @@ from kvsim.errors import InputError
 from kvsim.workload.fields import BadRowError, Record
 from kvsim.workload.source import ReadRules, Source, content_sha256, is_parquet
 
+LISTS = frozenset({"hash_ids", "beam_parents"})
+"""Columns, in lower case, that formats read lists or objects from; all others hold one value."""
+_VALUE_BYTES = 8
+_PART_BYTES = 4 * 2**20
 Entry = Record | BadRowError | None
 """A row, a row that could not be split into columns, or a blank line."""
 
@@ -231,9 +235,12 @@ class ParquetRecords:
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Entry]:
         """See `Records`."""
+        self._refuse_nested(wanted)
+        self._refuse_many(wanted)
         try:
-            for batch in self._file.iter_batches(8_192, columns=list(wanted)):
-                for record in batch.to_pylist():
+            batches = self._file.iter_batches(8_192, columns=list(wanted))
+            for part in chain.from_iterable(map(self._parts, batches)):
+                for record in part.to_pylist():
                     self._row += 1
                     yield {
                         name: Decimal(repr(value)) if isinstance(value, float) else value
@@ -243,6 +250,57 @@ class ParquetRecords:
             if isinstance(error, InputError):
                 raise
             raise self._damaged(error) from None
+
+    def _refuse_nested(self, wanted: Sequence[str]) -> None:
+        from pyarrow import types
+
+        for name in wanted:
+            kind = self._file.schema_arrow.field(name).type
+            if types.is_nested(kind) and name.lower() not in LISTS:
+                raise InputError(
+                    f"column {name} holds lists or structures, not one value a row",
+                    where=str(self._path),
+                    fix="Write numbers into it",
+                )
+
+    def _refuse_many(self, wanted: Sequence[str]) -> None:
+        """By values: repeated ones take next to no bytes in the file, but do in memory."""
+        groups = self._file.metadata
+        chunks = (
+            groups.row_group(group).column(place)
+            for group in range(groups.num_row_groups)
+            for place in range(groups.num_columns)
+        )
+        asked = set(wanted)
+        values = sum(
+            one.num_values
+            for one in chunks
+            if one.path_in_schema in asked or one.path_in_schema.split(".")[0] in asked
+        )
+        if values * _VALUE_BYTES > self._rules.max_bytes:
+            raise InputError(
+                f"holds {values:,} values, more than {self._rules.max_bytes // _VALUE_BYTES:,}",
+                where=str(self._path),
+                fix="Cut the trace into smaller files",
+            )
+
+    def _parts(self, batch: Any) -> Iterator[Any]:
+        """A batch in pieces of few bytes, since Python's own values take many more."""
+        rows, size = batch.num_rows, batch.nbytes
+        if size <= _PART_BYTES:
+            yield batch
+        elif rows > 1:
+            half = rows // 2
+            yield from self._parts(batch.slice(0, half))
+            yield from self._parts(batch.slice(half))
+        elif size > self._rules.max_line_bytes + self._rules.max_chunks * _VALUE_BYTES:
+            raise InputError(
+                f"a row holds {size:,} bytes",
+                where=f"{self._path}: row {self._row + 1}",
+                fix="Check that each row is one request",
+            )
+        else:
+            yield batch
 
     def where(self) -> str:
         """See `Records`."""

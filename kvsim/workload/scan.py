@@ -32,6 +32,8 @@ class Scan:
     sha256: str
     segments: int
     """Segments of all kept rows together."""
+    pieces: int
+    """Segments and beam parents: what the kept rows hold of varying number."""
     chunk_tokens: int | None
     trees: Trees
 
@@ -73,6 +75,7 @@ def scan(reader: TraceReader, keep_rows: int) -> Scan:
         counts,
         reader.sha256,
         reader.segments,
+        reader.segments + reader.beam_parents,
         reader.chunk_tokens,
         reader.trees,
     )

@@ -83,6 +83,8 @@ class TraceWorkload:
         self._counts = first.counts
         self._kind = first.kind
         self._segments = first.segments
+        self.pieces = first.pieces
+        """Segments of prompts and beam parents of all rows: they, not rows, may take the memory."""
         self._chunk_tokens = first.chunk_tokens
         self.content_sha256 = first.sha256
         self._start_ns = self._start(first)

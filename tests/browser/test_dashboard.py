@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
+from apps.dashboard import uploads
 from kvsim.scenario.loader import load_scenario
 from kvsim.scenario.run import run_scenario
 from tests.browser.dashboards import WAIT_MS, Visit, dashboard
@@ -108,16 +110,6 @@ def test_a_broken_config_shows_the_error_and_keeps_the_page(enter: Enter, tmp_pa
     visit.shot("broken-config")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_drawn_in_light_and_dark_without_an_error(enter: Enter, scheme: str) -> None:
-    visit = enter("/?whatif=kv_cache_dtype=fp8&whatif=tp=2", color_scheme=scheme)
-    assert "Traceback" not in visit.text()
-    visit.page.locator(".js-plotly-plot .barlayer").wait_for(timeout=WAIT_MS)
-    width = visit.page.evaluate("document.documentElement.scrollWidth")
-    assert width <= 1280
-    visit.shot(f"capacity-{scheme}")
-
-
 def _start(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Start the run").click()
     visit.settle()
@@ -182,14 +174,78 @@ def test_a_broken_trace_shows_the_error_and_keeps_the_page(enter: Enter, tmp_pat
     assert "azure-conv-2023" in visit.text()
 
 
-@pytest.mark.parametrize(
-    "path", ["run", "fragmentation", "traces", "lab", "validation", "recordings"]
-)
+PAGES = {
+    "": "/?whatif=kv_cache_dtype=fp8&whatif=tp=2",
+    "run": "/run",
+    "fragmentation": "/fragmentation?run=chat-600",
+    "traces": "/traces",
+    "lab": "/lab",
+    "validation": "/validation",
+    "recordings": "/recordings",
+}
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_drawn_in_light_and_dark(enter: Enter, path: str, scheme: str) -> None:
-    visit = enter(f"/{path}", color_scheme=scheme)
-    assert visit.page.get_by_role("heading").count() >= 1
-    assert "Traceback" not in visit.text()
-    assert "Error running app" not in visit.text()
-    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 1280
-    visit.shot(f"{path}-{scheme}")
+def test_every_page_is_drawn_in_light_and_dark(
+    enter: Enter, scheme: str, made_runs: tuple[str, str]
+) -> None:
+    visit = enter("/", color_scheme=scheme)
+    for name, address in PAGES.items():
+        visit.open(address)
+        assert "Traceback" not in visit.text()
+        assert visit.page.locator("[data-testid=stException]").count() == 0, name
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 1280, name
+        visit.shot(f"{name or 'capacity'}-{scheme}")
+
+
+def _copied(visit: Visit) -> str:
+    """The link in the box, which is opened and closed."""
+    visit.page.get_by_text("Copy link").click()
+    link = str(visit.page.locator("[data-testid=stPopoverBody] code").inner_text()).strip()
+    visit.page.keyboard.press("Escape")
+    visit.settle()
+    return link
+
+
+def test_the_link_holds_what_was_moved_inside_a_part_of_the_page(
+    enter: Enter, made_runs: tuple[str, str]
+) -> None:
+    visit = enter(f"/fragmentation?run={made_runs[0]}")
+    visit.page.get_by_role("heading", name="Physical map").wait_for(timeout=WAIT_MS)
+    visit.settle()
+    links = [_copied(visit)]
+    for _ in range(2):
+        slider = visit.page.get_by_role("slider").last
+        slider.scroll_into_view_if_needed()
+        slider.press("ArrowLeft")
+        visit.settle()
+        links.append(_copied(visit))
+        assert links[-1] == visit.page.url
+    assert ["moment=" in link for link in links] == [False, True, True]
+    assert links[1] != links[2]
+    visit.open(f"/run?opened={made_runs[0]}")
+    visit.page.get_by_role("tab", name="Physical map").click()
+    visit.settle()
+    assert "view=Physical+map" in _copied(visit)
+
+
+SHOWN = "[data-testid=stAlert], [data-testid=stCaptionContainer]"
+HOSTILE = "http://evil.example/x HTTPS://evil.example www.evil.example/y a@b.example"
+
+
+def test_addresses_in_texts_of_users_are_no_links(enter: Enter, folder: Path) -> None:
+    text = f"version: 1\ndescription: {HOSTILE!r}\nmemory: {{kind: {HOSTILE!r}}}\n"
+    scenario = uploads.keep(folder / "uploads", "scenario", "www.evil.example", text.encode())
+    trace = uploads.keep(folder / "uploads", "trace", "a@b.example www.evil.example", b"x")
+    whatif = urlencode({"whatif": HOSTILE})
+    for path in (
+        f"/?{whatif}",
+        f"/run?scenario={scenario.upload_id}",
+        f"/traces?from=upload&upload={trace.upload_id}",
+        "/recordings?log=www.evil.example+a@b.example+http://evil.example",
+    ):
+        visit = enter(path)
+        visit.page.locator(SHOWN).filter(has_text="evil.example").first.wait_for(timeout=WAIT_MS)
+        visit.settle()
+        links = visit.page.locator("a[href]").evaluate_all("found => found.map(one => one.href)")
+        assert [one for one in links if not one.startswith(visit.address)] == [], path

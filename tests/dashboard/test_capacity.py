@@ -170,7 +170,8 @@ def test_an_uploaded_config_is_answered_and_kept_by_an_id(
     ("content", "problem"),
     [
         (b"{", "is not a JSON document"),
-        (b"[" * 100_000, "is not a JSON document"),
+        (b"[" * 9_000, "is not a JSON document"),
+        (b"[" * 100_000, "more than 20,000 lists"),
         (b"[1]", "must be a JSON object"),
         (json.dumps({**CONFIG, "num_hidden_layers": 10**12}).encode(), "num_hidden_layers"),
         (json.dumps({**CONFIG, "hidden_size": PICTURE}).encode(), "hidden_size"),

@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from apps.dashboard import jobs, processes
 from apps.dashboard.places import Places, run_folders
+from apps.dashboard.worker import run_job
 from kvsim.errors import InputError
 from kvsim.scenario import load_scenario, run_scenario
 from tests.dashboard.running import ENDLESS, ended, places_for, start_small, wait_for
@@ -47,6 +50,7 @@ def test_a_run_gives_the_same_summary_as_the_command_line(where: Places, tmp_pat
     found = json.loads((run_folders(where)[job_id] / "summary.json").read_text())
     assert found == json.loads(json.dumps(expected))
     assert leftovers(where) == [where.made / job_id]
+    assert not (where.jobs / job_id / jobs.INPUT).exists()  # it may hold a large trace
 
 
 def test_a_shipped_scenario_runs_with_options(where: Places) -> None:
@@ -94,6 +98,37 @@ def test_cancelling_a_run_that_has_ended_keeps_it(where: Places, tmp_path: Path)
     assert now is not None
     assert now.state == "done"
     assert (where.made / job_id / "run.json").is_file()
+
+
+def test_a_run_that_is_cancelled_while_it_is_started_ends(
+    where: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, start_group = threading.Event(), processes.start_group
+
+    def slow(command: Sequence[str], log: BinaryIO) -> tuple[int, str]:
+        started = start_group(command, log)
+        begun.set()
+        time.sleep(0.5)
+        return started
+
+    monkeypatch.setattr(processes, "start_group", slow)
+    starter = threading.Thread(target=jobs.start, args=(where, "x"), kwargs={"text": ENDLESS})
+    starter.start()
+    assert begun.wait(30)
+    (job_id,) = (folder.name for folder in where.jobs.iterdir())
+    jobs.cancel(where, job_id)
+    starter.join()
+    now = jobs.status(where, job_id)
+    assert now is not None
+    assert now.state == "cancelled"
+    assert group_of(where, job_id) == []
+
+
+def test_a_worker_does_not_begin_what_another_server_has_cancelled(tmp_path: Path) -> None:
+    (tmp_path / jobs.REQUEST).write_text("{}")
+    (tmp_path / jobs.STATUS).write_text('{"state": "cancelled"}')
+    assert run_job(tmp_path) is False
+    assert (tmp_path / jobs.STATUS).read_text() == '{"state": "cancelled"}'
 
 
 def test_a_failure_says_why_without_the_folders_of_the_server(

@@ -86,7 +86,7 @@ def test_what_is_impossible_together_is_said_and_nothing_starts(open_page: Open)
     assert "--set model=llama-3-70b" in app.code[-1].value
 
 
-@pytest.mark.parametrize("key", ["scenario", "opened", "traffic"])
+@pytest.mark.parametrize("key", ["opened", "traffic"])
 @pytest.mark.parametrize("value", ["/etc/passwd", "../../etc", "scenario-0123456789abcdef", "%00"])
 def test_an_address_that_names_nothing_here_is_said_and_ignored(
     open_page: Open, key: str, value: str
@@ -114,6 +114,9 @@ def test_an_uploaded_scenario_is_chosen_checked_and_run_with_its_trace(
     expected = run_scenario(load_scenario(str(write_small(tmp_path)))).summary
     assert summary["variants"] == json.loads(json.dumps(expected["variants"]))
     assert "path: trace.csv" in run_exports.scenario_text(job_id)
+    page = run_exports.exports(job_id)[0].make().decode()
+    assert f"kvsim run {job_id}.yaml</pre>" in page
+    assert str(where.data) not in page
 
 
 def test_an_uploaded_trace_replaces_the_traffic_of_a_shipped_scenario(

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from gpu_backend.validate.figures import step_error_figure
 from gpu_backend.validate.page import validation_page
 from gpu_backend.validate.reader import MAX_BYTES, read_validation
-from gpu_backend.validate.tables import checks_csv, free_rows
+from gpu_backend.validate.tables import checks_csv, checks_parquet, free_rows
 from kvsim.errors import InputError
 from tests.gpu_backend_validate.test_page import small_document
 
@@ -124,5 +126,23 @@ def test_figures_of_a_load_stand_beside_the_bound_that_judges_them() -> None:
 def test_the_checks_are_a_table_of_numbers() -> None:
     lines = checks_csv(small_document()).splitlines()
     assert lines[0] == "variant,name,value,bound,ok"
-    assert lines[4] == "paged,saturation rate,0.091,0.08,False"
+    assert lines[4] == "paged,saturation rate,0.091,0.08,false"
     assert len(lines) == 7
+
+
+def test_a_spreadsheet_takes_no_name_of_a_variant_for_a_formula() -> None:
+    document = small_document()
+    document["checks"][0]["variant"] = " =1+1"
+    assert checks_csv(document).splitlines()[1].startswith("' =1+1,")
+
+
+def test_the_checks_are_a_parquet_table_too() -> None:
+    table = pq.read_table(io.BytesIO(checks_parquet(small_document()))).to_pylist()
+    assert len(table) == 6
+    assert table[3] == {
+        "variant": "paged",
+        "name": "saturation rate",
+        "value": 0.091,
+        "bound": 0.08,
+        "ok": False,
+    }

@@ -171,10 +171,12 @@ def test_the_table_holds_every_setting_figure_check_and_prediction() -> None:
     assert len(log_csv(found, None).splitlines()) == len(rows) - 6 + 1
 
 
-def test_a_spreadsheet_takes_no_text_of_a_log_for_a_formula() -> None:
-    found = audited(C001.replace("model='", "model='=1+"), "llama-3.1-8b")
+@pytest.mark.parametrize("begins", ["=1+", "@a", "+1+", " =1+", "＝1+"])
+def test_a_spreadsheet_takes_no_text_of_a_log_for_a_formula(begins: str) -> None:
+    found = audited(C001.replace("model='", f"model='{begins}"), "llama-3.1-8b")
     rows = list(csv.DictReader(io.StringIO(log_csv(found, None))))
-    assert next(one for one in rows if one["name"] == "model")["printed"].startswith("'=1+")
+    printed = next(one for one in rows if one["name"] == "model")["printed"]
+    assert printed.startswith(f"'{begins}")
 
 
 def test_the_prediction_as_data_is_json() -> None:

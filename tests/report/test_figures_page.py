@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from kvsim.report.compare_document import Table
 from kvsim.report.figures_page import figures_html
 from kvsim.report.html_embed import content_security_policy
 from tests.report.test_html_page import HOSTILE, Page
@@ -53,3 +54,10 @@ def test_texts_are_never_markup(text: str) -> None:
     drawn = Page(figures_html("a", {"b": figure}, ["c"]).decode())
     assert [tag for tag, _ in drawn.tags] == [tag for tag, _ in plain.tags]
     assert json.loads(json.dumps(figure)) == drawn.figures()["0"]["figure"]
+
+
+def test_tables_stand_below_the_figures_as_text() -> None:
+    table = Table("Terms & more", ("term", "slots"), (("<b>live</b>", "12"), ("free", "3")))
+    found = Page(figures_html("a", {"b": FIGURE}, tables=[table]).decode())
+    assert found.rows == [["term", "slots"], ["<b>live</b>", "12"], ["free", "3"]]
+    assert "b" not in [tag for tag, _ in found.tags]

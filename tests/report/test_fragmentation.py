@@ -205,6 +205,12 @@ def test_a_request_is_found_by_its_id_its_number_or_its_groups() -> None:
     assert found == {"a": [0], " #2 ": [1], "c": [2], "#4": [], "#0": [], "x": [], "": []}
 
 
+def test_an_id_that_looks_like_a_number_is_an_id() -> None:
+    first, second, third = SNAPSHOT["requests"]
+    snapshot = {**SNAPSHOT, "requests": [{**first, "id": "#3"}, second, third]}
+    assert [holders_named(snapshot, text) for text in ("#3", "#2")] == [[0], [1]]
+
+
 def test_moments_say_how_fragmented_memory_was_and_the_first_one_shown_tells_most() -> None:
     events = Events(np.array([2.0, 5.0]), np.array([2, 1]), np.array([3.0]))
     rows = moment_rows(SNAPSHOTS, events)

@@ -27,6 +27,7 @@ def show_result() -> None:
         uploader(
             "validation", "What `kvsim validate --json-out FILE` wrote", "result", types=("json",)
         )
+    name = choose("Validation", list(found), "result", "validation")
     if not found:
         st.info(
             "No validation was found. Make one where the package's extra `gpu` is installed, and"
@@ -39,8 +40,8 @@ def show_result() -> None:
             "kvsim dashboard --runs validations",
             language=None,
         )
+    if name is None:
         return
-    name = choose("Validation", list(found), "result")
     if name in names:
         st.caption(f"uploaded as {md(names[name])}")
     document = parts.document_of(found[name], names.get(name, name))
