@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+# Whole experiments, browsers and compilers take minutes: they run where CI is set.
+CHOICE := $(if $(CI),,-m "not slow")
 
 .PHONY: demo test lint bench env
 
@@ -11,7 +13,7 @@ demo: env
 	@echo "Next: $(BIN)/kvsim dashboard (pages in a browser), or $(BIN)/kvsim fit llama-3.1-8b --gpu h100"
 
 test: lint
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto $(CHOICE)
 
 lint: env
 	$(BIN)/ruff check .

@@ -81,9 +81,9 @@ class Visit:
             before = now
 
     def shot(self, name: str) -> None:
-        """The whole page as a picture, for a person to read."""
+        """The page, or the upper part of a long one, as a picture for a person to read."""
         height = self.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-        self.page.set_viewport_size({"width": 1280, "height": min(max(900, height + 80), 5000)})
+        self.page.set_viewport_size({"width": 1280, "height": min(max(900, height + 80), 2600)})
         self.page.wait_for_timeout(800)
         self.page.screenshot(path=str(self._screenshots / f"dashboard-{name}.png"))
         self.page.set_viewport_size({"width": 1280, "height": 900})

@@ -177,7 +177,7 @@ def test_a_broken_trace_shows_the_error_and_keeps_the_page(enter: Enter, tmp_pat
 PAGES = {
     "": "/?whatif=kv_cache_dtype=fp8&whatif=tp=2",
     "run": "/run",
-    "fragmentation": "/fragmentation?run=chat-600",
+    "fragmentation": "/fragmentation?run=chat-600&shown=chat-600+%C2%B7+paged",
     "traces": "/traces",
     "lab": "/lab",
     "validation": "/validation",
