@@ -16,7 +16,7 @@ MAX_BYTES = 64 * 1024**2
 MAX_LINE = 64 * 1024
 """Characters kept of a line: the longest real one (all arguments of a server) has about 20,000."""
 
-MAX_TEXTS = 300_000
+MAX_TEXTS = 600_000
 """Lines, and states of progress bars, that are looked at."""
 
 _PIECE = 1024**2

@@ -24,6 +24,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def open_page(data: Path) -> Open:
     """Opens a page of the dashboard as a link with these parameters would."""
     testing = pytest.importorskip("streamlit.testing.v1", reason="needs kvsim[dashboard]")
+    streamlit = pytest.importorskip("streamlit")
+    streamlit.cache_data.clear()  # what another test of this process has read
+    streamlit.cache_resource.clear()
 
     def opened(name: str = "capacity", **parameters: str | list[str]) -> Any:
         app = testing.AppTest.from_file(
