@@ -10,7 +10,7 @@ import streamlit as st
 from apps.dashboard import uploads
 from apps.dashboard.cached import here
 from apps.dashboard.downloads import download
-from apps.dashboard.trace_source import Loaded, Source, choose_source, load
+from apps.dashboard.trace_source import MAX_SEGMENTS, Loaded, Source, choose_source, load
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
 from apps.dashboard.upload_control import upload_control
 from apps.dashboard.uploads import Upload
@@ -54,7 +54,6 @@ from kvsim.workload.prefix import (
 
 Drawn = dict[str, Any]
 """Heading -> figure, as the page shows them."""
-MAX_SEGMENTS = 5_000_000
 MAX_STEPS = 20_480
 """Groups times output tokens times beams of a simulation: a few seconds."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

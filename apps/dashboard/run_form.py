@@ -18,7 +18,6 @@ from kvsim.scenario import Scenario
 from kvsim.scenario.traffic import ChatSettings, LawWorkload, PresetWorkload, Sosp23Workload
 
 _MOST = 100_000_000
-_SUFFIXES = ("csv", "jsonl", "json", "parquet", "gz", "txt")
 
 
 def form(base: Checked) -> tuple[list[str], Traffic | None]:
@@ -91,7 +90,7 @@ def trace_upload() -> None:
     """Upload a trace and choose it as the traffic; before the form."""
     st.file_uploader(
         f"A trace: CSV, JSON lines or Parquet, at most {uploads.MAX_TRACE_ROWS:,} rows",
-        type=list(_SUFFIXES),
+        type=list(uploads.TRACE_SUFFIXES),
         key="trace_file",
         max_upload_size=uploads.MAX_BYTES["trace"] >> 20,
         on_change=keep_upload,

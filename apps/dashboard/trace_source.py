@@ -43,7 +43,8 @@ MAX_PIECES = 10_000_000
 """Segments and beam parents of an upload that is held in the server's memory."""
 _LENGTH_REQUESTS = 20_000
 """Of a preset that knows lengths only."""
-_SUFFIXES = ["csv", "jsonl", "json", "parquet", "gz", "txt"]
+MAX_SEGMENTS = 5_000_000
+"""Segments of prompts that a prefix analysis takes here: about half a minute."""
 
 
 class Source(NamedTuple):
@@ -187,7 +188,7 @@ def _upload() -> Source | None:
         "trace",
         "A trace: CSV, JSON lines or Parquet",
         "upload",
-        types=_SUFFIXES,
+        types=uploads.TRACE_SUFFIXES,
         help=f"The text ones also as .gz. At most {uploads.MAX_TRACE_ROWS:,} rows and"
         f" {uploads.MAX_TRACE_BYTES >> 20} MiB once it is decompressed.",
     )

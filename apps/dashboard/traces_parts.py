@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from apps.dashboard.downloads import download
-from apps.dashboard.trace_source import Loaded, Source, load, workload_section
+from apps.dashboard.trace_source import MAX_SEGMENTS, Loaded, Source, load, workload_section
 from apps.dashboard.ui import BIND, chart, definitions, guarded, md, table
 from kvsim.catalog import get_model, list_gpus, list_models
 from kvsim.catalog.kv import kv_bytes_per_token
@@ -29,8 +29,6 @@ from kvsim.report.traffic import (
 from kvsim.scenario.starter import starter_scenario
 from kvsim.workload.prefix import PREFIX_DEFINITIONS, prefix_curve
 
-MAX_SEGMENTS = 5_000_000
-"""Of a prefix analysis in the dashboard: about half a minute."""
 NO_MODEL = "none"
 _HEADLINES = (
     ("requests", "requests"),

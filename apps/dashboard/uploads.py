@@ -29,6 +29,7 @@ MAX_BYTES: Mapping[str, int] = {
     "validation": 8 << 20,
 }
 """Kind of an upload -> most bytes of its file."""
+TRACE_SUFFIXES = ("csv", "jsonl", "json", "parquet", "gz", "txt")
 MAX_TRACE_ROWS = 1_000_000
 MAX_TRACE_BYTES = 500 << 20
 """Of a trace once it is decompressed."""

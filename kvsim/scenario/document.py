@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,17 @@ def parse_document(text: str, label: str) -> Document:
             fix="Start with `version: 1`",
         )
     return Document(label, value, lines)
+
+
+def yaml_text(settings: dict[str, Any]) -> str:
+    """Plain data as YAML, its keys in their order and every value on a line of its own."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.width = MAX_BYTES
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    stream = io.StringIO()
+    yaml.dump(settings, stream)
+    return stream.getvalue()
 
 
 def parse_value(text: str, where: str) -> Any:

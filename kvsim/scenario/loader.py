@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import reprlib
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
 from kvsim.cost import read_profile
 from kvsim.errors import InputError
 from kvsim.scenario.document import (
-    MAX_BYTES,
     MAX_DEPTH,
     Document,
     KeyPath,
     parse_value,
     read_document,
+    yaml_text,
 )
 from kvsim.scenario.finder import find_scenario, scenario_name
 from kvsim.scenario.findings import SettingsError
@@ -58,13 +56,7 @@ def resolved(scenario: Scenario) -> str:
     settings["compare"] = {
         name: difference(settings, named[name].model_dump()) for name in scenario.compare
     }
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.width = MAX_BYTES
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    stream = io.StringIO()
-    yaml.dump(settings, stream)
-    return stream.getvalue()
+    return yaml_text(settings)
 
 
 class _Loader:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
+from kvsim.scenario.document import yaml_text
 from kvsim.scenario.problems import to_input_error
 from kvsim.scenario.settings import Scenario
 from kvsim.scenario.sizing import size_server
@@ -38,9 +37,4 @@ def starter_scenario(
         size_server(Scenario.model_validate(settings))
     except ValidationError as error:
         raise to_input_error(error, settings, lambda path: ".".join(path)) from None
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    stream = io.StringIO()
-    yaml.dump(settings, stream)
-    return stream.getvalue()
+    return yaml_text(settings)
